@@ -1,0 +1,136 @@
+"""Train a small GPT on real English with DDP, on CPUs (gloo) or GPUs (nccl), and watch what its communication costs.
+
+    torchrun --standalone --nproc-per-node 2 examples/ddp/train.py --log-dir runs/ddp
+
+The text is Python's own manual (the standard library's help topics), read byte by byte. It is plain PyTorch: the
+watch is one line in `main`, and the loop below it would not change without it.
+"""
+
+import argparse
+import contextlib
+import os
+import pydoc_data.topics
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+import overlapwatch
+
+CONTEXT = 64  # bytes that the model sees at once
+VOCABULARY = 256  # a token is a byte
+
+
+class Block(nn.Module):
+    """One transformer layer: causal self-attention, then a two-layer perceptron."""
+
+    def __init__(self, width: int, heads: int = 4) -> None:
+        super().__init__()
+        self.heads = heads
+        self.attention_norm = nn.LayerNorm(width)
+        self.query_key_value = nn.Linear(width, 3 * width)
+        self.attention_out = nn.Linear(width, width)
+        self.perceptron = nn.Sequential(
+            nn.LayerNorm(width), nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, length, width = x.shape
+        qkv = self.query_key_value(self.attention_norm(x))
+        q, k, v = qkv.view(batch, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        heads = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.attention_out(heads.transpose(1, 2).reshape(batch, length, width))
+        return x + self.perceptron(x)
+
+
+class GPT(nn.Module):
+    """Bytes in, the loss of predicting each next byte out."""
+
+    def __init__(self, layers: int, width: int) -> None:
+        super().__init__()
+        self.token = nn.Embedding(VOCABULARY, width)
+        self.position = nn.Embedding(CONTEXT, width)
+        self.blocks = nn.Sequential(*(Block(width) for _ in range(layers)))
+        self.norm = nn.LayerNorm(width)
+        self.head = nn.Linear(width, VOCABULARY)
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        x = self.token(tokens) + self.position.weight[: tokens.shape[1]]
+        logits = self.head(self.norm(self.blocks(x)))
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten())
+
+
+class Text:
+    """Random passages of the manual; every rank draws its own."""
+
+    def __init__(self, batch: int, seed: int, device: torch.device) -> None:
+        manual = "\n".join(pydoc_data.topics.topics.values()).encode()
+        self.data = torch.frombuffer(bytearray(manual), dtype=torch.uint8)
+        self.batch = batch
+        self.device = device
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def draw(self) -> tuple[Tensor, Tensor]:
+        """Return tokens and the bytes that follow them, each `[batch, CONTEXT]`."""
+        starts = torch.randint(len(self.data) - CONTEXT, (self.batch, 1), generator=self.generator)
+        passages = self.data[starts + torch.arange(CONTEXT + 1)].long().to(self.device)
+        return passages[:, :-1], passages[:, 1:]
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Train a small GPT with DDP, watched.")
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--batch", type=int, default=6, help="passages per rank and backward pass")
+    parser.add_argument("--layers", type=int, default=6)
+    parser.add_argument("--width", type=int, default=256, help="a multiple of 4")
+    parser.add_argument("--accumulate", type=int, default=1, help="backward passes per step")
+    parser.add_argument("--bucket-cap-mb", type=float, default=3.0, help="MiB per gradient bucket")
+    parser.add_argument("--log-dir", default="runs/ddp", help="where the watch writes its log")
+    parser.add_argument("--loss-every", type=int, default=10, help="steps between two loss lines")
+    return parser.parse_args()
+
+
+def main() -> None:
+    args = parse_arguments()
+    on_gpu = torch.cuda.is_available()
+    device = torch.device("cuda", int(os.environ["LOCAL_RANK"])) if on_gpu else torch.device("cpu")
+    if on_gpu:
+        torch.cuda.set_device(device)
+    dist.init_process_group("nccl" if on_gpu else "gloo", timeout=timedelta(minutes=5))
+    rank = dist.get_rank()
+
+    torch.manual_seed(0)
+    net = GPT(args.layers, args.width).to(device)
+    model = DistributedDataParallel(
+        net, device_ids=[device] if on_gpu else None, bucket_cap_mb=args.bucket_cap_mb
+    )
+    overlapwatch.watch(model, log_dir=args.log_dir)  # that is all
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    text = Text(args.batch, seed=1 + rank, device=device)
+    losses: list[Tensor] = []
+    for step in range(1, args.steps + 1):
+        for part in range(args.accumulate):
+            # Only the last backward pass of a step needs to reduce the gradients.
+            last = part == args.accumulate - 1
+            with contextlib.nullcontext() if last else model.no_sync():
+                loss = model(*text.draw()) / args.accumulate
+                loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        losses.append(loss.detach() * args.accumulate)
+        if rank == 0 and (step == 1 or step % args.loss_every == 0):
+            mean = torch.stack(losses[-args.loss_every :]).mean().item()
+            print(f"step {step:3}  loss {mean:.3f}", flush=True)
+
+    if rank == 0:
+        final = torch.stack(losses[-10:]).mean().item()
+        print(f"final loss {final:.3f} (mean of the last {len(losses[-10:])} steps)", flush=True)
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

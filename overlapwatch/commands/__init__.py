@@ -1,0 +1,111 @@
+"""The command line: one module per verb, and the one place where an error becomes a sentence and an exit code.
+
+In: the arguments. Out: an exit code:
+
+| code | meaning                                                     |
+|------|-------------------------------------------------------------|
+| 0    | done                                                        |
+| 1    | the input was read, but its numbers do not add up           |
+| 2    | what was asked cannot be done; one sentence on stderr       |
+| 130  | interrupted                                                 |
+
+Adding a verb means adding its module to `COMMANDS`. A module has `add_parser(subparsers)` and `run(arguments)`; what is
+slow to import is imported by `run`. Nothing here imports torch.
+"""
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import Protocol
+
+from overlapwatch.commands import report
+from overlapwatch.errors import OverlapwatchError
+
+USER_ERROR = 2
+INTERRUPTED = 130
+
+
+class Command(Protocol):
+    """What a module of this package offers."""
+
+    def add_parser(
+        self, subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
+    ) -> argparse.ArgumentParser:
+        """Add the parser of this verb, named as on the command line."""
+
+    def run(self, arguments: argparse.Namespace) -> int:
+        """Do it; return the exit code."""
+
+
+COMMANDS: tuple[Command, ...] = (report,)
+
+DESCRIPTION = "How much of a training step's communication was hidden behind compute: every step, every rank."
+EXAMPLES = """\
+examples:
+  overlapwatch report runs/a                      the report of a run: a directory with one log per rank
+  overlapwatch report runs/a --rank 3             the same, with the details of rank 3
+  overlapwatch report runs/a --step 100:200       only steps 100 to 200
+  overlapwatch report runs/a --json > a.json      for scripts
+
+to record a run, add to the training script, after DDP has wrapped the model:
+  overlapwatch.watch(model, log_dir="runs/a")
+"""
+
+
+class _Version(argparse.Action):
+    """`--version`, read only when asked for."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,  # noqa: ARG002 - argparse's signature
+        values: object,  # noqa: ARG002 - argparse's signature
+        option_string: str | None = None,  # noqa: ARG002 - argparse's signature
+    ) -> None:
+        from overlapwatch import __version__  # noqa: PLC0415 - only for this flag
+
+        sys.stdout.write(f"overlapwatch {__version__}\n")
+        parser.exit()
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Return the parser of the whole command line."""
+    parser = argparse.ArgumentParser(
+        prog="overlapwatch",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for command in COMMANDS:
+        command.add_parser(subparsers).set_defaults(run=command.run)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return its exit code.
+
+    Args:
+        argv: the arguments without the program's name; None takes those of the process.
+    """
+    parser = make_parser()
+    arguments = parser.parse_args(argv)
+    if not hasattr(arguments, "run"):
+        parser.print_help()
+        return 0
+    try:
+        code: int = arguments.run(arguments)
+        sys.stdout.flush()
+    except OverlapwatchError as error:
+        sys.stderr.write(f"overlapwatch: {error}\n")
+        return USER_ERROR
+    except BrokenPipeError:
+        # The reader (head, less) left. Python would complain again when it flushes stdout at its exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except KeyboardInterrupt:
+        sys.stderr.write("overlapwatch: interrupted\n")
+        return INTERRUPTED
+    return code

@@ -1,0 +1,279 @@
+"""Sees every eager collective of the process where PyTorch dispatches it, without being part of the arithmetic.
+
+In: calls of `torch.ops.c10d.*` from Python or C++ (DDP's reducer included). Out: one COLLECTIVE record per call, with
+launch, and finish where the backend offers a future. The call itself is passed on unchanged to the kernel below, so
+results are bit-identical by construction, whatever the user's hooks, divisors or buffers are.
+
+How: a kernel is registered for the `Autograd<Device>` key of each op, a public `torch.library` facility; the op's own
+kernels live below that key. `remove()` takes it out again; nothing of it stays.
+
+Not seen here: traced (functional) collectives, process groups that override their methods in Python, and collectives
+issued by code that calls NCCL itself. Gloo has no future for reduce-scatter, send and receive: their finish is
+unobservable and flagged so.
+"""
+
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+
+from overlapwatch.hooks.recorder import Recorder
+from overlapwatch.vocabulary import CollectiveKind, NameKind, Phase, RecordFlag
+
+Sizer = Callable[[tuple[Any, ...], int], int]
+"""(positional arguments of the op, ranks in the group) -> logical bytes, by the table in docs/definitions.md."""
+
+
+def _nbytes(tensors: Any) -> int:
+    if isinstance(tensors, torch.Tensor):
+        return tensors.numel() * tensors.element_size()
+    return sum(_nbytes(t) for t in tensors)
+
+
+def _first(args: tuple[Any, ...], _ranks: int) -> int:
+    return _nbytes(args[0])
+
+
+def _second(args: tuple[Any, ...], _ranks: int) -> int:
+    return _nbytes(args[1])
+
+
+def _first_times_ranks(args: tuple[Any, ...], ranks: int) -> int:
+    return _nbytes(args[0]) * ranks
+
+
+def _larger(args: tuple[Any, ...], _ranks: int) -> int:
+    return max(_nbytes(args[0]), _nbytes(args[1]))
+
+
+def _second_times_ranks(args: tuple[Any, ...], ranks: int) -> int:
+    return _nbytes(args[1]) * ranks
+
+
+def _none(_args: tuple[Any, ...], _ranks: int) -> int:
+    return 0
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One op of the c10d library: its kind, where its process group stands, and how its bytes are counted."""
+
+    name: str
+    kind: CollectiveKind
+    group_at: int
+    size: Sizer
+
+
+OPERATIONS = (
+    Operation("allreduce_", CollectiveKind.ALL_REDUCE, 1, _first),
+    Operation("allreduce_coalesced_", CollectiveKind.ALL_REDUCE, 1, _first),
+    Operation("_allgather_base_", CollectiveKind.ALL_GATHER, 2, _first),
+    Operation("allgather_", CollectiveKind.ALL_GATHER, 2, _first),
+    Operation("allgather_coalesced_", CollectiveKind.ALL_GATHER, 2, _first),
+    Operation("allgather_into_tensor_coalesced_", CollectiveKind.ALL_GATHER, 2, _first),
+    Operation("_reduce_scatter_base_", CollectiveKind.REDUCE_SCATTER, 2, _second),
+    Operation("reduce_scatter_", CollectiveKind.REDUCE_SCATTER, 2, _second),
+    Operation("reduce_scatter_tensor_coalesced_", CollectiveKind.REDUCE_SCATTER, 2, _second),
+    Operation("alltoall_", CollectiveKind.ALL_TO_ALL, 2, _larger),
+    Operation("alltoall_base_", CollectiveKind.ALL_TO_ALL, 2, _larger),
+    Operation("broadcast_", CollectiveKind.BROADCAST, 1, _first),
+    Operation("reduce_", CollectiveKind.REDUCE, 1, _first),
+    Operation("gather_", CollectiveKind.GATHER, 2, _second_times_ranks),
+    Operation("scatter_", CollectiveKind.SCATTER, 2, _first_times_ranks),
+    Operation("send", CollectiveKind.SEND_RECV, 1, _first),
+    Operation("recv_", CollectiveKind.SEND_RECV, 1, _first),
+    Operation("recv_any_source_", CollectiveKind.SEND_RECV, 1, _first),
+    Operation("barrier", CollectiveKind.BARRIER, 1, _none),
+)
+
+
+@dataclass(slots=True)
+class GroupFacts:
+    """What the hot path needs of a process group."""
+
+    id: int
+    ranks: int
+    sequence: int = 0
+
+
+class Claimant(Protocol):
+    """A module that is in its backward and expects its next bucket."""
+
+    @property
+    def bucket(self) -> int:
+        """Id of that bucket's Name."""
+
+    def take_bucket(self, slot: int, launch: int) -> None:
+        """It was launched, in this record, at this time."""
+
+
+Claim = Callable[[Any, torch.Tensor], "Claimant | None"]
+"""(process group, the tensor to be reduced) -> who expects it as a bucket."""
+
+
+class CollectiveTap:
+    """Installs and removes the kernels. `claim` is asked for each all-reduce launched during a backward."""
+
+    def __init__(self, recorder: Recorder, device_types: frozenset[str]) -> None:
+        self._recorder = recorder
+        self._keys = tuple(_autograd_key(kind) for kind in sorted(device_types))
+        self._groups: weakref.WeakKeyDictionary[Any, GroupFacts] = weakref.WeakKeyDictionary()
+        self._library: torch.library.Library | None = None
+        self._kernels = [
+            (op.name, self._kernel(op)) for op in OPERATIONS if hasattr(torch.ops.c10d, op.name)
+        ]
+        self.claim: Claim | None = None
+
+    def install(self) -> None:
+        """Register the kernels (about 30 microseconds each). Does nothing when they are in."""
+        if self._library is not None:
+            return
+        library = torch.library.Library("c10d", "IMPL")
+        for name, kernel in self._kernels:
+            for key in self._keys:
+                library.impl(name, kernel, key, with_keyset=True)
+        self._library = library
+
+    def remove(self) -> None:
+        """Take the kernels out: the dispatcher is as it was."""
+        if self._library is not None:
+            self._library._destroy()  # noqa: SLF001 - the only way to unregister before garbage collection
+            self._library = None
+
+    @property
+    def installed(self) -> bool:
+        """Whether the kernels are in the dispatcher."""
+        return self._library is not None
+
+    def facts(self, group: Any) -> GroupFacts:
+        """Return what is known of a process group, naming it on first sight."""
+        known = self._groups.get(group)
+        if known is None:
+            ranks = tuple(dist.get_process_group_ranks(group)) if dist.is_initialized() else ()
+            text = getattr(group, "group_desc", "") or group.group_name
+            text = "default" if text == "default_pg" else text
+            known = GroupFacts(
+                self._recorder.names.intern(NameKind.GROUP, text, ranks), max(len(ranks), 1)
+            )
+            self._groups[group] = known
+        return known
+
+    def _kernel(self, operation: Operation) -> Callable[..., Any]:
+        """Build the kernel of one op; everything it needs sits in its closure."""
+        op = getattr(torch.ops.c10d, operation.name).default
+        redispatch, below = op.redispatch, torch._C._after_autograd_keyset  # noqa: SLF001
+        arguments = [argument.name for argument in op._schema.arguments]  # noqa: SLF001
+        async_at = arguments.index("async_op") if "async_op" in arguments else 1 << 30
+        recorder, kind, group_at, size_of = (
+            self._recorder,
+            operation.kind,
+            operation.group_at,
+            operation.size,
+        )
+        unbox_group, unbox_work = dist.ProcessGroup.unbox, dist.Work.unbox
+        launch, guard, times, now = recorder.launch, recorder.guard, recorder.times, recorder.now
+        point_to_point = kind is CollectiveKind.SEND_RECV
+        reduces = operation.name == "allreduce_"
+        groups, facts_of = self._groups, self.facts
+        blind: set[int] = (
+            set()
+        )  # groups whose backend has no future for this op: asking costs an exception each time
+
+        def kernel(keyset: Any, *args: Any) -> Any:
+            if not recorder.recording:
+                return redispatch(keyset & below, *args)
+            slot = -1
+            try:
+                group = unbox_group(args[group_at])
+                facts = groups.get(group) or facts_of(group)
+                sequence = 0
+                if not point_to_point:
+                    facts.sequence = sequence = facts.sequence + 1
+                synchronous = len(args) > async_at and not args[async_at]
+                flags = int(RecordFlag.SYNCHRONOUS) if synchronous else 0
+                if facts.id in blind:
+                    flags |= RecordFlag.FINISH_UNOBSERVABLE
+                owner, claimant = 0, None
+                if reduces and recorder.phase == Phase.BACKWARD and self.claim is not None:
+                    claimant = self.claim(group, args[0][0])
+                    if claimant is not None:
+                        owner = claimant.bucket
+                        flags |= RecordFlag.READY_ESTIMATED  # DDP's own statistics tell it, later
+                at = now()
+                slot = launch(
+                    kind, owner, facts.id, sequence, size_of(args, facts.ranks), flags, at
+                )
+                if claimant is not None:
+                    claimant.take_bucket(slot, at)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it stays with us
+                guard.trip(f"recording {operation.name}", error)
+            result = redispatch(keyset & below, *args)
+            if slot >= 0 and facts.id not in blind:
+                try:
+                    work = result[1] if isinstance(result, tuple) else result
+                    if work is None or not times.mark_finish(slot, unbox_work(work)):
+                        blind.add(facts.id)
+                        recorder.unobservable(slot)
+                except Exception as error:  # noqa: BLE001
+                    guard.trip(f"following {operation.name}", error)
+            return result
+
+        return kernel
+
+
+class HostTimes:
+    """Times from the host clock: stamped where the call is made, a finish in the future's callback.
+
+    The callback runs on the backend's own thread and needs the GIL: while the main thread holds it the stamp is late
+    (docs/performance.md says by how much). On gloo that is the only way to see a finish.
+    """
+
+    def __init__(
+        self,
+        now: Callable[[], int],
+        stamp: Callable[[int, str, int], bool],
+        finish: Callable[[int, int], bool],
+        add_flags: Callable[[int, int], bool],
+    ) -> None:
+        self.now = now
+        self._stamp = stamp
+        self._finish = finish
+        self._add_flags = add_flags
+        self._no_future: set[str] = set()
+
+    def mark(self, slot: int, field: str) -> None:
+        """Stamp now."""
+        self._stamp(slot, field, self.now())
+
+    def mark_finish(self, slot: int, work: Any) -> bool:
+        """Have the finish stamped when the work's future completes; False when the backend has no future for it."""
+        try:
+            future = work.get_future()
+        except RuntimeError:  # "getFuture not implemented"
+            return False
+        future.add_done_callback(partial(self._done, slot))
+        return True
+
+    def _done(self, slot: int, future: Any) -> None:
+        self._finish(slot, self.now())
+        try:
+            future.value()
+        except Exception:  # noqa: BLE001 - the collective's own error: it reaches the user where the work is waited for
+            self._add_flags(slot, RecordFlag.FAILED)
+
+    def step_began(self) -> None:
+        """Nothing to do: the host clock needs no anchor."""
+
+
+def _autograd_key(device_type: str) -> str:
+    known = {
+        "cpu": "AutogradCPU",
+        "cuda": "AutogradCUDA",
+        "xpu": "AutogradXPU",
+        "hpu": "AutogradHPU",
+    }
+    return known.get(device_type, "AutogradPrivateUse1")

@@ -1,0 +1,307 @@
+"""Watches DDP modules: forward, backward and waiting spans, and which collective is which bucket.
+
+In: DDP modules, through public module hooks and one autograd hook a step. Out: PHASE and WAIT records, bucket ids for
+the collectives that the tap or the communication hook sees, and DDP's own per-parameter ready times for the drain.
+
+The spans of a backward, found without touching DDP (all callbacks run on the thread that called `backward()`):
+
+    tensor hook on the output   → backward begins
+    engine callback, queued then → last gradient computed = compute ends; DDP's own callback is already queued behind
+    engine callback, queued then → DDP has waited for its buckets = the wait ends
+
+Passive mode registers no communication hook and leaves the arithmetic alone. See `ddp_comm_hook` for the other mode.
+"""
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils._pytree import tree_leaves
+
+from overlapwatch.hooks.ddp_layout import Layout, Stage, parameters_of, read_layout
+from overlapwatch.hooks.recorder import BackwardReport, Recorder
+from overlapwatch.hooks.steps import StepBoundaries
+from overlapwatch.vocabulary import NameKind, Phase, RecordKind, StepFlag
+
+
+class DdpModule:
+    """One watched DDP module: its hooks, its layout, and how far the running backward has come."""
+
+    def __init__(
+        self,
+        ddp: DistributedDataParallel,
+        index: int,
+        label: str,
+        recorder: Recorder,
+        boundaries: StepBoundaries,
+        running: "list[DdpModule]",
+    ) -> None:
+        self.ddp: Any = ddp
+        self.index = index
+        self.label = label
+        self._prefix = f"{label}: " if label else ""
+        self._recorder = recorder
+        self._boundaries = boundaries
+        self._running = running
+        self.owner = recorder.names.intern(NameKind.MODULE, label or type(ddp.module).__name__)
+        named = parameters_of(ddp)
+        self.parameters = [p for _, p in named]
+        self.parameter_ids = tuple(
+            recorder.names.intern(
+                NameKind.PARAMETER,
+                self._prefix + n,
+                (),
+                p.numel(),
+                p.numel() * p.element_size(),
+                str(p.dtype).removeprefix("torch."),
+            )
+            for n, p in named
+        )
+        self.layout: Layout = self._read_layout()
+        self.group: Any = ddp.process_group
+        self.launched: list[tuple[int, int, tuple[int, ...]]] = []
+        self.next_bucket = 0
+        self.in_hook = False  # a user's hook is running for the bucket whose turn it is
+        self._forward_slot = -1
+        self._forward_began = self._forward_returned = 0
+        self._will_sync = False
+        self._task = -1
+        self._backward_slot = self._wait_slot = -1
+        self._backwards_in_step = (0, 0)
+        self._handles = [
+            ddp.register_forward_pre_hook(self._before_forward),
+            ddp.register_forward_hook(self._after_forward),
+        ]
+
+    # -- forward -----------------------------------------------------------------------------------------------
+
+    def _before_forward(self, _module: Any, _args: Any) -> None:
+        recorder = self._recorder
+        if not recorder.on:
+            return
+        try:
+            if torch.is_grad_enabled():
+                self._boundaries.training_forward_begins()
+            self._forward_began = recorder.now()
+            if recorder.recording:
+                recorder.phase = Phase.FORWARD
+                self._forward_slot = recorder.begin(RecordKind.PHASE, Phase.FORWARD, self.owner)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it stays with us
+            recorder.guard.trip("forward hook", error)
+
+    def _after_forward(self, _module: Any, _args: Any, output: Any) -> None:
+        recorder = self._recorder
+        if not recorder.on:
+            return
+        try:
+            self._forward_returned = recorder.now()
+            if self._forward_slot >= 0:
+                recorder.end(self._forward_slot)
+                self._forward_slot = -1
+            recorder.phase = Phase.OTHER
+            if not torch.is_grad_enabled():
+                return
+            self._will_sync = bool(self.ddp.require_backward_grad_sync)
+            self._notice_rebuild()
+            for tensor in tree_leaves(output):
+                if isinstance(tensor, torch.Tensor) and tensor.grad_fn is not None:
+                    tensor.register_hook(self._backward_begins)
+        except Exception as error:  # noqa: BLE001
+            recorder.guard.trip("forward hook", error)
+
+    def _read_layout(self) -> Layout:
+        return read_layout(
+            self.ddp, self._prefix, self.parameter_ids, self.parameters, self._recorder.names
+        )
+
+    def reset_layout(self) -> None:
+        """The reducer was replaced: its buckets are laid out anew."""
+        self.layout = self._read_layout()
+
+    def _notice_rebuild(self) -> None:
+        """DDP rebuilds its buckets at the beginning of a forward: see it here, before the backward uses them."""
+        if self.layout.stage is Stage.FINAL:
+            return
+        if not getattr(self.ddp, "_has_rebuilt_buckets", False):
+            self._recorder.flag_step(StepFlag.UNBUCKETED)
+            return
+        if self.layout.stage is Stage.FIRST:
+            self._recorder.flag_step(StepFlag.REBUILT)
+        self.layout = self._read_layout()
+
+    # -- backward ----------------------------------------------------------------------------------------------
+
+    def _backward_begins(self, _gradient: torch.Tensor) -> None:
+        recorder = self._recorder
+        if not recorder.on:
+            return
+        try:
+            task = torch._C._current_graph_task_id()  # noqa: SLF001
+            if task == self._task:  # another output of the same backward
+                return
+            self._task = task
+            if self in self._running:  # the last backward raised before its callbacks ran
+                self._running.remove(self)
+            self._running.append(self)
+            self.next_bucket = 0
+            self.launched = []
+            step, count = self._backwards_in_step
+            self._backwards_in_step = (recorder.step, count + 1 if step == recorder.step else 1)
+            if self._backwards_in_step[1] == 2 or not self._will_sync:
+                recorder.flag_step(StepFlag.ACCUMULATING)
+            self._backward_slot = -1
+            self.in_hook = False
+            recorder.phase = Phase.BACKWARD
+            if recorder.recording:
+                self._backward_slot = recorder.begin(RecordKind.PHASE, Phase.BACKWARD, self.owner)
+            engine = torch.autograd.Variable._execution_engine  # noqa: SLF001
+            engine.queue_callback(self._compute_ended)
+        except Exception as error:  # noqa: BLE001
+            recorder.guard.trip("backward hook", error)
+
+    def _compute_ended(self) -> None:
+        recorder = self._recorder
+        if not recorder.on:
+            return
+        try:
+            if self._backward_slot >= 0:
+                recorder.end(self._backward_slot)
+            self._wait_slot = -1
+            if self._will_sync:
+                # Also in a shadow step: the exposed wait is what compares a step with and without recording.
+                self._wait_slot = recorder.begin(RecordKind.WAIT, Phase.BACKWARD, self.owner)
+            engine = torch.autograd.Variable._execution_engine  # noqa: SLF001
+            engine.queue_callback(self._backward_ended)
+        except Exception as error:  # noqa: BLE001
+            recorder.guard.trip("backward hook", error)
+
+    def _backward_ended(self) -> None:
+        recorder = self._recorder
+        if not recorder.on:
+            return
+        try:
+            if self._wait_slot >= 0:
+                recorder.end(self._wait_slot)
+            self._task = -1
+            self._running.remove(self)
+            if not self._running:
+                recorder.phase = Phase.OTHER
+            self._boundaries.backward_ended()
+            if self.launched and self._will_sync:
+                recorder.backward_reports.append(
+                    BackwardReport(
+                        recorder.step,
+                        self.index,
+                        self.ddp.reducer.get_backward_stats(),
+                        self._forward_began,
+                        self._forward_returned,
+                        recorder.now(),
+                        self.parameter_ids,
+                        self.launched,
+                    )
+                )
+        except Exception as error:  # noqa: BLE001
+            recorder.guard.trip("backward hook", error)
+
+    # -- buckets -----------------------------------------------------------------------------------------------
+
+    def expects(self, tensor: torch.Tensor) -> bool:
+        """Whether this tensor can be the next bucket: buckets are launched strictly in order, and sizes are known."""
+        buckets = self.layout.buckets
+        if self.in_hook:
+            return True
+        if self.next_bucket >= len(buckets):
+            return False
+        bucket = buckets[self.next_bucket]
+        if bucket.elements:  # a compressing hook changes the dtype, not the number of elements
+            return (
+                tensor.numel() == bucket.elements
+                and tensor.is_floating_point() | tensor.is_complex()
+            )
+        return tensor.numel() * tensor.element_size() == bucket.size
+
+    @property
+    def bucket(self) -> int:
+        """Id of the bucket whose turn it is; 0 when all have been launched."""
+        buckets = self.layout.buckets
+        return buckets[self.next_bucket].id if self.next_bucket < len(buckets) else 0
+
+    def take_bucket(self, slot: int, launch: int) -> None:
+        """The bucket whose turn it is was launched, in this record."""
+        if self.next_bucket < len(self.layout.buckets):
+            self.launched.append((slot, launch, self.layout.buckets[self.next_bucket].members))
+            self.next_bucket += 1
+
+    def remove(self) -> None:
+        """Take all hooks out of the module."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+
+
+# A compiled model must not trace our hooks. This mark is what `torch.compiler.disable` leaves on a function; that
+# decorator itself would import the compiler (seconds) into jobs that do not use it.
+for _hook in ("_before_forward", "_after_forward"):
+    vars(DdpModule)[_hook]._torchdynamo_disable = True  # noqa: SLF001
+
+
+class DdpInstrument:
+    """All watched DDP modules of the process."""
+
+    def __init__(self, recorder: Recorder, boundaries: StepBoundaries) -> None:
+        self._recorder = recorder
+        self._boundaries = boundaries
+        self.modules: list[DdpModule] = []
+        self._running: list[DdpModule] = []
+        self._held: set[int] = set()
+
+    def add(self, ddp: DistributedDataParallel, label: str) -> DdpModule:
+        """Watch one more module. `label` goes before its buckets' names."""
+        module = DdpModule(
+            ddp, len(self.modules), label, self._recorder, self._boundaries, self._running
+        )
+        self.modules.append(module)
+        self._held.update(id(p) for p in module.parameters)
+        self._boundaries.forget_relevance()
+        return module
+
+    def holds(self, parameter: torch.Tensor) -> bool:
+        """Whether a watched module has this parameter."""
+        return id(parameter) in self._held
+
+    def claim(self, group: Any, tensor: torch.Tensor) -> "DdpModule | None":
+        """Return the module whose next bucket this tensor is, if one is in its backward and expects it."""
+        for module in self._running:
+            if module.group is group and module.expects(tensor):
+                return module
+        return None
+
+    def remove(self) -> None:
+        """Leave every module as it was."""
+        for module in self.modules:
+            module.remove()
+        self.modules.clear()
+        self._running.clear()
+
+
+def find_ddp(model: Any) -> list[tuple[str, DistributedDataParallel]]:
+    """Return the (name, module) of every DDP module in a model, a compiled model, or a list of them."""
+    models = model if isinstance(model, (list, tuple)) else [model]
+    found: list[tuple[str, DistributedDataParallel]] = []
+    for number, one in enumerate(models):
+        if not isinstance(one, torch.nn.Module):
+            continue
+        prefix = f"{number}" if len(models) > 1 else ""
+        for name, module in one.named_modules():
+            if isinstance(module, DistributedDataParallel) and all(
+                module is not known for _, known in found
+            ):
+                plain = name.removeprefix("_orig_mod").strip(".")
+                found.append((".".join(part for part in (prefix, plain) if part), module))
+    return found
+
+
+def world_of(ddp: DistributedDataParallel) -> int:
+    """Number of ranks that reduce this module's gradients."""
+    return dist.get_world_size(ddp.process_group)

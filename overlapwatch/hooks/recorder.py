@@ -1,0 +1,177 @@
+"""Turns what hooks see into records: the hot path, and the state it needs (current step, current phase).
+
+In: calls from hooks, on any thread. Out: records in the ring. One call is one clock read and one pack. Nothing here
+raises into training: hooks run under `Guard`, which turns the whole recorder off at the first fault.
+
+A span is written when it begins, with its finish empty, and stamped when it ends; so a reader outside sees what is
+still running. Where times come from is the business of a `Times`: the host clock stamps at once, a device clock later.
+"""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from overlapwatch.hooks.names import Names
+from overlapwatch.ring import Ring
+from overlapwatch.vocabulary import CollectiveKind, Phase, RecordFlag, RecordKind
+
+log = logging.getLogger("overlapwatch")
+
+
+class Guard:
+    """Keeps our faults ours. The first one turns recording off, with one warning; training goes on."""
+
+    def __init__(self) -> None:
+        self.tripped: str | None = None
+        self._on_trip: list[Callable[[str], None]] = []
+        self._lock = threading.Lock()
+
+    def call_when_tripped(self, action: Callable[[str], None]) -> None:
+        """Have `action(reason)` called, once, on the thread where the fault happened."""
+        self._on_trip.append(action)
+
+    def trip(self, where: str, error: BaseException) -> None:
+        """Record a fault of ours in `where`. Only the first one counts."""
+        with self._lock:
+            if self.tripped is not None:
+                return
+            self.tripped = f"{where}: {type(error).__name__}: {error}"
+        log.warning("overlapwatch turned itself off (%s); training is not affected", self.tripped)
+        log.debug("the fault", exc_info=error)
+        for action in self._on_trip:
+            action(self.tripped)
+
+
+class Times(Protocol):
+    """Where the times of spans come from."""
+
+    now: Callable[[], int]
+
+    def mark(self, slot: int, field: str) -> None:
+        """Store "now", as the device sees it, into a time field of a record: at once or later."""
+
+    def mark_finish(self, slot: int, work: Any) -> bool:
+        """Arrange for the finish of a collective to be stamped. False: nobody will ever see it."""
+
+    def step_began(self) -> None:
+        """A new step begins: anchor anew."""
+
+
+@dataclass(frozen=True, slots=True)
+class BackwardReport:
+    """What DDP's own statistics say about one synchronising backward, for the drain to place on the clock.
+
+    Args:
+        step: step number.
+        module: index of the DDP module.
+        ready_after_ns: per parameter, in the reducer's order, ns from the reducer's base to gradient-ready.
+        base_earliest_ns, base_latest_ns: the base lies between these (the forward ran then).
+        waited_until_ns: by then DDP had all its buckets back.
+        parameters: PARAMETER ids in the reducer's order.
+        buckets: per launched bucket: (slot, launch ns, member parameter ids).
+    """
+
+    step: int
+    module: int
+    ready_after_ns: list[int]
+    base_earliest_ns: int
+    base_latest_ns: int
+    waited_until_ns: int
+    parameters: tuple[int, ...]
+    buckets: list[tuple[int, int, tuple[int, ...]]]
+
+
+class Recorder:
+    """The state every hook shares. Attributes are plain so that the hot path reads them directly."""
+
+    def __init__(self, ring: Ring, names: Names, times: Times, guard: Guard) -> None:
+        self.ring = ring
+        self.names = names
+        self.times = times
+        self.guard = guard
+        self.now = times.now
+        self.on = True  # False: the watch is off for good
+        self.recording = True  # False: this is a shadow step
+        self.step = 0
+        self.phase: int = Phase.OTHER
+        self.backward_reports: deque[BackwardReport] = deque(maxlen=4096)
+        self.step_flags: deque[tuple[int, int]] = deque(maxlen=4096)
+        self.boundary_listeners: list[Callable[[int], None]] = []
+        self._step_slot = -1
+        self._write = ring.write
+        guard.call_when_tripped(self._turn_off)
+
+    def _turn_off(self, _reason: str) -> None:
+        self.on = self.recording = False
+
+    # -- spans -------------------------------------------------------------------------------------------------
+
+    def begin(self, kind: RecordKind, phase: int, owner: int) -> int:
+        """Write a span that begins now; return its slot."""
+        slot = self._write(kind, phase, 0, 0, self.step, owner, 0, 0, 0, 0, 0, 0, 0, 0, 0)
+        self.times.mark(slot, "start")
+        return slot
+
+    def end(self, slot: int) -> None:
+        """Stamp the end of a span that `begin` wrote."""
+        self.times.mark(slot, "finish")
+
+    def launch(
+        self,
+        collective: CollectiveKind,
+        owner: int,
+        group: int,
+        sequence: int,
+        size: int,
+        flags: int,
+        at: int,
+    ) -> int:
+        """Write a collective launched at `at` (host ns); return its slot. Its finish comes from `Times.mark_finish`."""
+        return self._write(
+            RecordKind.COLLECTIVE,
+            self.phase,
+            collective,
+            flags,
+            self.step,
+            owner,
+            group,
+            0,
+            sequence,
+            0,
+            size,
+            0,
+            at,
+            0,
+            0,
+        )
+
+    def unobservable(self, slot: int) -> None:
+        """Say of a collective that its finish cannot be seen."""
+        self.ring.add_flags(slot, RecordFlag.FINISH_UNOBSERVABLE)
+
+    # -- steps -------------------------------------------------------------------------------------------------
+
+    def open_step(self, start: int, flags: int = 0) -> None:
+        """Begin the next step at `start` (host ns)."""
+        self.step += 1
+        self._step_slot = self._write(
+            RecordKind.STEP, 0, 0, 0, self.step, 0, 0, 0, 0, 0, 0, 0, 0, start, 0
+        )
+        if flags:
+            self.flag_step(flags)
+        self.times.step_began()
+        for listener in self.boundary_listeners:
+            listener(self.step)
+
+    def close_step(self, end: int) -> None:
+        """End the running step at `end` (host ns)."""
+        if self._step_slot >= 0:
+            self.ring.stamp(self._step_slot, "finish", end)
+            self._step_slot = -1
+
+    def flag_step(self, flags: int) -> None:
+        """Say something about the running step (StepFlag)."""
+        self.step_flags.append((self.step, flags))

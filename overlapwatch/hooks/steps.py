@@ -1,0 +1,129 @@
+"""Finds step boundaries and optimizer spans without the user's help.
+
+In: PyTorch's global optimizer-step hooks, and the first training forward after them. Out: STEP and PHASE(optimizer)
+records. A step ends where the last optimizer step before the next training forward ended; so the steps tile the time,
+data loading belongs to the step it feeds, and two optimizers stepping in a row do not make two steps. Only optimizers
+that hold a watched parameter count. `explicit()` hands the boundaries to the user (`watch.step()`), for good.
+
+A skipped optimizer step (a gradient scaler that met an infinity) is not seen: that step and the next are told as one.
+"""
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from overlapwatch.hooks.recorder import Recorder
+from overlapwatch.vocabulary import NameKind, Phase, RecordKind, StepFlag
+
+
+class StepBoundaries:
+    """Installs the optimizer hooks; `training_forward_begins` is called by the model's instrument."""
+
+    def __init__(self, recorder: Recorder, is_watched: Callable[[torch.Tensor], bool]) -> None:
+        self._recorder = recorder
+        self._is_watched = is_watched
+        self._relevant: weakref.WeakKeyDictionary[torch.optim.Optimizer, int] = (
+            weakref.WeakKeyDictionary()
+        )
+        self._explicit = False
+        self._ended_at = 0
+        self._inside: object | None = None
+        self._slot = -1
+        self._handles = [
+            register_optimizer_step_pre_hook(self._before_step),
+            register_optimizer_step_post_hook(self._after_step),
+        ]
+        recorder.open_step(recorder.now())
+
+    def training_forward_begins(self) -> None:
+        """A forward pass with gradients begins: if an optimizer has stepped since, a new step has begun."""
+        if self._inside is not None:  # that optimizer step raised, so its post hook never ran
+            self._inside, self._slot = None, -1
+            self._recorder.phase = Phase.OTHER
+        if self._ended_at and not self._explicit:
+            self._turn_over(self._ended_at)
+
+    def backward_ended(self) -> None:
+        """Gradients are synchronised: an optimizer that ran inside the backward cannot have ended the step earlier."""
+        if self._ended_at:
+            self._ended_at = self._recorder.now()
+
+    def explicit(self) -> None:
+        """The user says: a step ends here."""
+        self._explicit = True
+        self._turn_over(self._recorder.now())
+
+    def _turn_over(self, end: int) -> None:
+        self._recorder.close_step(end)
+        self._ended_at = 0
+        self._recorder.open_step(end)
+
+    def forget_relevance(self) -> None:
+        """Another model is watched now: look at each optimizer again."""
+        self._relevant.clear()
+
+    def _owner(self, optimizer: torch.optim.Optimizer) -> int:
+        known = self._relevant.get(optimizer)
+        if known is None:
+            watched = any(
+                self._is_watched(p) for group in optimizer.param_groups for p in group["params"]
+            )
+            known = (
+                self._recorder.names.intern(NameKind.OPTIMIZER, type(optimizer).__name__)
+                if watched
+                else 0
+            )
+            self._relevant[optimizer] = known
+        return known
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        recorder = self._recorder
+        if (
+            not recorder.on or self._inside is not None
+        ):  # an optimizer may drive another one: the outer one counts
+            return
+        try:
+            owner = self._owner(optimizer)
+            if not owner:
+                return
+            self._inside = optimizer
+            if recorder.recording:
+                # Inside a backward (a fused optimizer) the backward span goes on: the phase is not changed.
+                if recorder.phase != Phase.BACKWARD:
+                    recorder.phase = Phase.OPTIMIZER
+                self._slot = recorder.begin(RecordKind.PHASE, Phase.OPTIMIZER, owner)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it stays with us
+            recorder.guard.trip("optimizer hook", error)
+
+    def _after_step(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
+        if self._inside is not optimizer:
+            return
+        self._inside = None
+        recorder = self._recorder
+        if not recorder.on:
+            return
+        try:
+            self._ended_at = recorder.now()
+            if self._slot >= 0:
+                recorder.end(self._slot)
+                self._slot = -1
+            if recorder.phase == Phase.OPTIMIZER:
+                recorder.phase = Phase.OTHER
+        except Exception as error:  # noqa: BLE001
+            recorder.guard.trip("optimizer hook", error)
+
+    def remove(self) -> None:
+        """Take the hooks out and end the running step."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        if self._recorder.on:
+            if not self._ended_at:
+                self._recorder.flag_step(StepFlag.PARTIAL)
+            self._recorder.close_step(self._ended_at or self._recorder.now())

@@ -1,0 +1,73 @@
+"""A file or directory -> Recordings: the reader is chosen by what the input holds, not by its name.
+
+In: a path. Out: one `Recording` for each rank and device. A new kind of input is one line in
+`SOURCES`.
+"""
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from overlapwatch.errors import InputError
+from overlapwatch.sources.owlog import is_owlog, open_run
+from overlapwatch.timeline.model import Recording
+
+Progress = Callable[[int, int], object]
+"""(bytes done, bytes in all)."""
+
+
+class Open(Protocol):
+    """Reads one kind of input."""
+
+    def __call__(
+        self,
+        path: Path,
+        *,
+        ranks: Collection[int] | None,
+        steps: range | None,
+        progress: Progress | None,
+    ) -> list[Recording]:
+        """Return a Recording for each rank and device."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One kind of input: what it is called, how it is recognised, how it is read."""
+
+    title: str
+    recognise: Callable[[Path], bool]
+    open: Open
+
+
+SOURCES = (Source("overlapwatch log or run directory (*.owlog)", is_owlog, open_run),)
+
+
+def open_trace(
+    path: Path | str,
+    *,
+    ranks: Collection[int] | None = None,
+    steps: range | None = None,
+    progress: Progress | None = None,
+) -> list[Recording]:
+    """Read whatever `path` is.
+
+    Args:
+        path: a log, or the directory of a run.
+        ranks: only these ranks.
+        steps: only steps in this range (half-open).
+        progress: called with (bytes done, bytes in all) now and then.
+
+    Raises:
+        InputError: there is nothing there, or nothing that can be read.
+    """
+    path = Path(path)
+    if not path.exists():
+        raise InputError(f"{path}: there is no such file or directory")
+    for source in SOURCES:
+        if source.recognise(path):
+            return source.open(path, ranks=ranks, steps=steps, progress=progress)
+    known = "; ".join(source.title for source in SOURCES)
+    if path.is_dir():
+        raise InputError(f"{path}: the directory holds nothing that can be read ({known})")
+    return SOURCES[0].open(path, ranks=ranks, steps=steps, progress=progress)

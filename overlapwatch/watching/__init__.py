@@ -1,0 +1,97 @@
+"""`watch()`: the one call a user makes, and what it says when it cannot be done.
+
+In: a model wrapped by DistributedDataParallel (or one that holds some, or a list of them). Out: a `Watch`. What was
+asked wrongly raises `ConfigurationError` here, before anything is touched; what fails on our side is one warning and a
+watch that does nothing.
+"""
+
+import os
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from overlapwatch.errors import ConfigurationError
+from overlapwatch.hooks.ddp import find_ddp
+from overlapwatch.hooks.recorder import log
+from overlapwatch.settings import resolve
+from overlapwatch.watching.session import NullWatch, Watch
+
+__all__ = ["NullWatch", "Watch", "watch"]
+
+_current: Watch | None = None
+
+
+def watch(model: Any, **settings: Any) -> Watch | NullWatch:
+    """Watch a DDP model; the training loop does not change.
+
+    Args:
+        model: a DistributedDataParallel module, a model that contains some, a compiled one, or a list of them.
+        **settings: the fields of `overlapwatch.settings.Settings`, such as `log_dir="runs/a"`; each can also be set as
+            `OVERLAPWATCH_<NAME>`. `OVERLAPWATCH_DISABLE=1` makes this call do nothing.
+
+    Returns:
+        A handle with `close()`; it is closed at the end of the process otherwise.
+
+    Raises:
+        ConfigurationError: the model is not wrapped, or a setting makes no sense; one sentence says what to do.
+    """
+    global _current  # noqa: PLW0603 - one watch a process
+    chosen = resolve(settings)
+    if not chosen.active:
+        return NullWatch(chosen)
+    found = find_ddp(model)
+    if not found:
+        raise ConfigurationError(_why_not(model))
+    if _current is not None and _current.active and _current.pid == os.getpid():
+        if settings and chosen != _current.settings:
+            raise ConfigurationError(
+                "this process is watched already, with other settings: close that watch first, or leave the "
+                "settings out"
+            )
+        _current.add(found)
+        return _current
+    started: Watch | None = None
+    try:
+        started = Watch(chosen)
+        started.add(found)
+        started.start()
+    except ConfigurationError:
+        if started is not None:
+            started.close()
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever it is, training goes on without us
+        log.warning(
+            "overlapwatch could not start (%s: %s); training is not affected",
+            type(error).__name__,
+            error,
+        )
+        log.debug("the fault", exc_info=error)
+        if started is not None:
+            started.close()
+        return NullWatch(chosen)
+    _current = started
+    return started
+
+
+def _why_not(model: Any) -> str:
+    """Say in one sentence what the model is and what to do."""
+    models = model if isinstance(model, (list, tuple)) else [model]
+    odd = next((one for one in models if not isinstance(one, torch.nn.Module)), None)
+    if not models or odd is not None:
+        what = "an empty list" if not models else type(odd).__name__
+        return f"watch() needs a torch.nn.Module, not {what}"
+    kinds = {
+        kind.__name__ for one in models for module in one.modules() for kind in type(module).__mro__
+    }
+    if "FSDPModule" in kinds or "FullyShardedDataParallel" in kinds:
+        return "the model is wrapped by FSDP, which this version of overlapwatch does not watch: only DDP is supported"
+    group = (
+        ""
+        if dist.is_available() and dist.is_initialized()
+        else (" after torch.distributed.init_process_group(), which has not been called yet either")
+    )
+    return (
+        f"there is no DistributedDataParallel in {type(models[0]).__name__}: wrap the model first, as in "
+        f"model = DistributedDataParallel(model){group}, and pass the wrapped one"
+    )

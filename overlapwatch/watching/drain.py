@@ -1,0 +1,276 @@
+"""The thread that carries records out of the ring: into steps, through the accounting, to the log and the step lines.
+
+In: ring, names, DDP's reports, step flags. Out: log frames, step lines, counters. It never touches the training
+thread's state, holds no lock that a hook takes, and works in short pieces so that the GIL is free in between. A fault in
+it turns the watch off, with one warning.
+"""
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from overlapwatch.accounting.summarize import summarize_step
+from overlapwatch.hooks.recorder import BackwardReport, Recorder, log
+from overlapwatch.log.frames import Clock, ClockPair, Counters, Events, Gradients, Names, Summaries
+from overlapwatch.log.sinks import StepSinks
+from overlapwatch.log.writer import LogWriter
+from overlapwatch.reports.live import step_line
+from overlapwatch.reports.words import in_flight_sentence
+from overlapwatch.ring import now_pair
+from overlapwatch.settings import Settings
+from overlapwatch.timeline.model import Origin
+from overlapwatch.timeline.records import from_records
+from overlapwatch.vocabulary import (
+    GRADIENT_READY,
+    SUMMARY,
+    Name,
+    NameKind,
+    RecordFlag,
+    RecordKind,
+    StepFlag,
+)
+from overlapwatch.watching.assemble import Assembler, EndedStep
+from overlapwatch.watching.gradients import place
+from overlapwatch.watching.keep import Keeper
+
+FLUSH_NS = 1_000_000_000
+COUNTERS_NS = 10_000_000_000
+
+
+class LateTimes(Protocol):
+    """A clock whose times come later than the records (device events)."""
+
+    def poll(self) -> None:
+        """Stamp what has become known."""
+
+    def counts(self) -> Mapping[str, int]:
+        """What the clock counted about itself."""
+
+
+class NoLateTimes:
+    """The host clock: every time is stamped where it is taken."""
+
+    def poll(self) -> None:
+        """Nothing to do."""
+
+    def counts(self) -> Mapping[str, int]:
+        """Nothing to tell."""
+        return {}
+
+
+@dataclass(slots=True)
+class Tables:
+    """The names known so far, by id."""
+
+    names: dict[int, Name] = field(default_factory=dict)
+    groups: dict[int, Name] = field(default_factory=dict)
+
+    def add(self, new: list[Name]) -> None:
+        """Take in names as `Names.take_new` gives them."""
+        for name in new:
+            (self.groups if name.kind is NameKind.GROUP else self.names)[name.id] = name
+
+
+class Drain:
+    """Owns everything that happens to a record after it was written.
+
+    Args:
+        recorder: whose ring, names, reports and flags are drained.
+        settings: how often, what is kept.
+        origin: what the summaries' timelines say they come from.
+        writer: the log, or None without one.
+        sinks: where step lines go.
+        late: times that come later than the records.
+        sample: hardware counters, by name.
+    """
+
+    def __init__(
+        self,
+        recorder: Recorder,
+        settings: Settings,
+        origin: Origin,
+        writer: LogWriter | None,
+        sinks: StepSinks,
+        *,
+        late: LateTimes,
+        sample: Callable[[], Mapping[str, int]],
+    ) -> None:
+        self._recorder = recorder
+        self._settings = settings
+        self._origin = origin
+        self._writer = writer
+        self._sinks = sinks
+        self._late = late
+        self._sample = sample
+        self._assembler = Assembler(recorder.ring)
+        self._keeper = Keeper(settings.keep_first, settings.keep_every)
+        self._tables = Tables()
+        self._flags: dict[int, int] = {}
+        self._ready: dict[int, list[BackwardReport]] = {}
+        self._unwritten: list[np.void] = []
+        self._flushed_ns = self._counted_ns = recorder.now()
+        self._warned_of: set[int] = set()
+        self._spent_ns = 0
+        self.summaries: deque[np.void] = deque(maxlen=8192)
+        self.steps = 0
+        self.kept = 0
+        self.notes: deque[str] = deque(maxlen=64)
+        self._problem_told = False
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="overlapwatch-drain", daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 5.0) -> bool:
+        """Let the thread finish everything; say whether it did in time."""
+        self._stop.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        interval = self._settings.drain_ms / 1000
+        try:
+            while not self._stop.wait(interval):
+                self.turn()
+            self.turn(everything=True)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it stays with us
+            self._recorder.guard.trip("drain thread", error)
+
+    def turn(self, *, everything: bool = False) -> None:
+        """Do one round: everything that is ready now. `everything`: the job is over, wait for nothing."""
+        began = time.thread_time_ns()
+        now = self._recorder.now()
+        self._late.poll()
+        self._take_side_channels()
+        for step in self._assembler.poll(now, everything=everything):
+            self._take_side_channels()
+            self._sum_up(step)
+        if everything or now - self._flushed_ns > FLUSH_NS:
+            self._flush(now)
+            self._look_for_hangs(now)
+        if self._writer is not None and (everything or now - self._counted_ns > COUNTERS_NS):
+            self._counted_ns = now
+            self._writer.write(Counters(now, self.counters()))
+            self._writer.write(Clock(ClockPair(*now_pair())))
+        self._spent_ns += time.thread_time_ns() - began
+
+    def _take_side_channels(self) -> None:
+        """Names, step flags and DDP's reports: appended by hooks before the records that need them are read."""
+        new = self._recorder.names.take_new()
+        if new:
+            self._tables.add(new)
+            if self._writer is not None:
+                self._writer.write(Names(tuple(new)))
+                self._writer.flush()  # at once: a killed job's ring is unreadable without its names
+        flags = self._recorder.step_flags
+        while flags:
+            step, more = flags.popleft()
+            self._flags[step] = self._flags.get(step, 0) | more
+        reports = self._recorder.backward_reports
+        while reports:
+            report = reports.popleft()
+            self._ready.setdefault(report.step, []).append(report)
+
+    # -- one step ----------------------------------------------------------------------------------------------
+
+    def _sum_up(self, step: EndedStep) -> None:
+        flags = self._flags.pop(step.number, 0) | (StepFlag.PARTIAL if step.overwritten else 0)
+        records = step.records
+        gradients = self._put_ready_times(step)
+        if not (records["kind"] == RecordKind.STEP).any() or (
+            flags & StepFlag.PARTIAL and len(records) == 1
+        ):
+            return  # the step that a close found just begun, or one whose own record was lost
+        timeline = from_records(
+            records,
+            origin=self._origin,
+            gradients=gradients,
+            names=self._tables.names,
+            groups=self._tables.groups,
+            step_flags={step.number: flags},
+        )
+        summary = summarize_step(timeline, timeline.steps[0])
+        if summary["unfinished"]:
+            summary["flags"] |= StepFlag.UNFINISHED
+        summary["flags"] = self._keeper.judge(summary)
+        self.steps += 1
+        self.summaries.append(summary)
+        self._unwritten.append(summary)
+        if self._writer is not None and summary["flags"] & StepFlag.EVENTS_KEPT:
+            self.kept += 1
+            self._writer.write(Events(step.number, step.number, int(summary["flags"]), records))
+            every = self._settings.gradients_every
+            if every and step.number % every == 0 and len(gradients):
+                self._writer.write(Gradients(gradients))
+        if step.number % self._settings.line_every == 0 or summary["flags"] & StepFlag.SLOW:
+            self._sinks.step(summary, step_line(summary))
+
+    def _put_ready_times(self, step: EndedStep) -> NDArray[np.void]:
+        """Write DDP's ready times and gating parameters into the step's records."""
+        parts = [np.empty(0, GRADIENT_READY)]
+        for report in self._ready.pop(step.number, ()):
+            gradients, buckets = place(report)
+            parts.append(gradients)
+            for bucket in buckets:
+                at = np.flatnonzero(step.slots == bucket.slot)
+                step.records["ready"][at] = bucket.ready_ns
+                step.records["cause"][at] = bucket.gating_parameter
+            self._bound_finishes(step, report)
+        return np.concatenate(parts)
+
+    @staticmethod
+    def _bound_finishes(step: EndedStep, report: BackwardReport) -> None:
+        """DDP had its buckets back when its wait ended: a finish stamped later was stamped late (the GIL was taken)."""
+        records, until = step.records, report.waited_until_ns
+        late = np.isin(step.slots, [slot for slot, _, _ in report.buckets]) & (
+            records["finish"] > until
+        )
+        records["finish"][late] = until
+        records["flags"][late] |= np.uint8(RecordFlag.FINISH_ESTIMATED)
+
+    # -- what is written now and then --------------------------------------------------------------------------
+
+    def _flush(self, now: int) -> None:
+        self._flushed_ns = now
+        if self._writer is not None:
+            while self.notes:
+                self._writer.note(self.notes.popleft())
+            if self._unwritten:
+                self._writer.write(Summaries(np.array(self._unwritten, SUMMARY)))
+            self._writer.flush()
+            if self._writer.problem and not self._problem_told:
+                self._problem_told = True
+                log.warning("%s", self._writer.problem)
+        self._unwritten.clear()
+
+    def _look_for_hangs(self, now: int) -> None:
+        limit = self._settings.hang_seconds * 1_000_000_000
+        for record in self._assembler.in_flight():
+            key = int(record["launch"])
+            if now - key > limit and key not in self._warned_of:
+                self._warned_of.add(key)
+                text = in_flight_sentence(record, self._tables.names, self._tables.groups, now)
+                log.warning("rank %s: %s", self._origin.rank, text)
+                if self._writer is not None:
+                    self._writer.note(text)
+
+    def counters(self) -> dict[str, int]:
+        """Return what the watch knows about itself, and the hardware counters where there are any."""
+        return {
+            "steps": self.steps,
+            "steps_with_events": self.kept,
+            "records_lost": self._assembler.lost,
+            "records_late": self._assembler.late,
+            "drain_cpu_ns": self._spent_ns,
+            **self._late.counts(),
+            **self._sample(),
+        }

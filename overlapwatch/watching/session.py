@@ -1,0 +1,260 @@
+"""One watch: the hooks, the ring, the drain and the log of one process, put together and taken apart again.
+
+In: DDP modules and settings. Out: the `Watch` that the user holds. One process has at most one; a second `watch()` adds
+its modules to it.
+"""
+
+import atexit
+import os
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from overlapwatch.accounting.shadow import shadow_cost
+from overlapwatch.clock import HostClock
+from overlapwatch.hooks import note_installed, note_removed
+from overlapwatch.hooks.c10d import CollectiveTap, HostTimes
+from overlapwatch.hooks.ddp import DdpInstrument, DdpModule
+from overlapwatch.hooks.ddp_comm_hook import CommHookMode, LaterHooks
+from overlapwatch.hooks.names import Names
+from overlapwatch.hooks.recorder import Guard, Recorder, log
+from overlapwatch.hooks.steps import StepBoundaries
+from overlapwatch.log.sinks import StepSinks, open_sinks
+from overlapwatch.log.writer import LogWriter
+from overlapwatch.reports.live import closing_lines
+from overlapwatch.ring import Ring, default_directories
+from overlapwatch.settings import Settings
+from overlapwatch.timeline.model import Origin
+from overlapwatch.vocabulary import SUMMARY, StepFlag
+from overlapwatch.watching.about import agree_on_run_id, header
+from overlapwatch.watching.drain import Drain, NoLateTimes
+
+FIRST_SHADOW = 12
+"""No shadow steps while the job warms up."""
+
+
+def _no_counters() -> Mapping[str, int]:
+    return {}
+
+
+class Watch:
+    """What `overlapwatch.watch()` returns. Training needs nothing of it; `close()` is called at exit if you do not.
+
+    Attributes:
+        log_path: this rank's log, or None.
+        settings: the settings in force.
+    """
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+        self.mode = "hook" if settings.mode == "hook" else "passive"
+        self.pid = os.getpid()
+        self._closed = False
+        run_id = agree_on_run_id()
+        self.log_path = (
+            settings.log_dir / f"rank{self.rank}-{run_id}.owlog" if settings.log_dir else None
+        )
+        self._guard = Guard()
+        self._ring, problems = Ring.create(
+            f"{run_id}-rank{self.rank}-{self.pid}.owring",
+            settings.ring_slots,
+            default_directories(settings.ring_dir),
+            {"run_id": run_id, "rank": self.rank, "pid": self.pid, "log": str(self.log_path or "")},
+        )
+        for problem in problems:
+            log.warning("%s", problem)
+        self._names = Names()
+        stamp = self._ring.stamp
+        times = HostTimes(
+            HostClock().now, stamp, self._ring.stamper("finish"), self._ring.add_flags
+        )
+        self._recorder = Recorder(self._ring, self._names, times, self._guard)
+        self._boundaries = StepBoundaries(self._recorder, lambda p: self._ddp.holds(p))  # noqa: PLW0108 - made on the next line
+        self._ddp = DdpInstrument(self._recorder, self._boundaries)
+        self._tap: CollectiveTap | None = None
+        self._removals: list[Callable[[], None]] = []
+        self._writer = self._open_log(run_id)
+        self._sinks = self._open_sinks()
+        origin = Origin("owlog", str(self.log_path or ""), self.rank, self.world, "cpu")
+        self._drain = Drain(
+            self._recorder,
+            settings,
+            origin,
+            self._writer,
+            self._sinks,
+            late=NoLateTimes(),
+            sample=_no_counters,
+        )
+        self._guard.call_when_tripped(self._stopped)
+        self._recorder.boundary_listeners.append(self._choose_shadow)
+
+    def _open_log(self, run_id: str) -> LogWriter | None:
+        if self.log_path is None:
+            return None
+        ring = str(self._ring.path or "")
+        first = header(
+            self.settings,
+            rank=self.rank,
+            world=self.world,
+            run_id=run_id,
+            mode=self.mode,
+            device="cpu",
+            ring=ring,
+        )
+        return LogWriter.to_file(
+            self.log_path, first, max_bytes=self.settings.max_log_mb * 1_000_000
+        )
+
+    def _open_sinks(self) -> StepSinks:
+        ranks = self.settings.sink_ranks
+        self._chosen_sinks = self.settings.sinks if ranks is None or self.rank in ranks else ()
+        return open_sinks(self._chosen_sinks, self.rank)
+
+    def _stopped(self, reason: str) -> None:
+        self._drain.notes.append(f"the watch turned itself off: {reason}")
+
+    # -- attaching ---------------------------------------------------------------------------------------------
+
+    def add(self, found: list[tuple[str, DistributedDataParallel]]) -> None:
+        """Watch these modules too; those already watched are left alone."""
+        known = {id(module.ddp) for module in self._ddp.modules}
+        fresh = [(name, ddp) for name, ddp in found if id(ddp) not in known]
+        several = len(fresh) + len(known) > 1
+        for name, ddp in fresh:
+            label = (name or f"model {len(self._ddp.modules)}") if several else ""
+            self._attach(self._ddp.add(ddp, label))
+
+    def _attach(self, module: DdpModule) -> None:
+        if self._tap is None:
+            kinds = frozenset(p.device.type for p in module.parameters) or frozenset({"cpu"})
+            self._tap = CollectiveTap(self._recorder, kinds)
+        if self.mode == "hook":
+            group = self._tap.facts(module.group).id
+            self._removals.append(CommHookMode(module, self._recorder, group).remove)
+        else:
+            self._tap.claim = self._ddp.claim
+            self._tap.install()
+            self._removals.append(LaterHooks(module, self._recorder).remove)
+        if getattr(module.ddp, "_use_python_reducer", False):
+            log.warning(
+                "this DDP module reduces its gradients inside the compiled backward (optimize_ddp='python_reducer'), "
+                "where no bucket can be seen: its overlap is not known"
+            )
+
+    def start(self) -> None:
+        """Begin: the drain thread runs, the process's end will close the watch."""
+        note_installed("watch")
+        atexit.register(self._at_exit)
+        self._drain.start()
+
+    def _choose_shadow(self, step: int) -> None:
+        every = self.settings.shadow_every
+        shadow = bool(every) and step >= FIRST_SHADOW and step % every == every - 1
+        self._recorder.recording = self._recorder.on and not shadow
+        if shadow:
+            self._recorder.flag_step(StepFlag.SHADOW)
+
+    # -- the user's side ---------------------------------------------------------------------------------------
+
+    def step(self) -> None:
+        """Say that a training step ends here. Only for loops whose steps do not end with an optimizer step."""
+        if not self._closed and self._recorder.on:
+            self._boundaries.explicit()
+
+    @property
+    def active(self) -> bool:
+        """Whether it is still watching."""
+        return not self._closed and self._recorder.on
+
+    @property
+    def summaries(self) -> Any:
+        """SUMMARY rows of the latest steps (at most 8,192), oldest first."""
+        return np.array(list(self._drain.summaries), SUMMARY)
+
+    def close(self) -> None:
+        """Stop watching: every hook is out, the log is ended, DDP is as it was. Safe to call twice."""
+        if self._closed or os.getpid() != self.pid:
+            return
+        self._closed = True
+        atexit.unregister(self._at_exit)
+        try:
+            self._take_apart()
+        except Exception as error:  # noqa: BLE001 - closing must not fail the job
+            self._guard.trip("close", error)
+        finally:
+            note_removed("watch")
+
+    remove = close
+
+    def _at_exit(self) -> None:
+        self.close()
+
+    def _take_apart(self) -> None:
+        self._boundaries.remove()
+        self._recorder.on = self._recorder.recording = False
+        for remove in reversed(self._removals):
+            remove()
+        self._removals.clear()
+        self._ddp.remove()
+        if self._tap is not None:
+            self._tap.remove()
+        done = self._drain.stop()
+        counters = self._drain.counters()
+        if self._writer is not None:
+            self._writer.close("closed", counters)
+        self._say(closing_lines(self.log_path, shadow_cost(self.summaries)))
+        self._sinks.close()
+        self._ring.close(remove=done)
+
+    def _say(self, lines: list[str]) -> None:
+        for name in ("stdout", "stderr"):
+            if name in self._chosen_sinks:
+                print(*lines, sep="\n", file=getattr(sys, name), flush=True)
+
+    def __enter__(self) -> "Watch":  # noqa: PYI034 - typing.Self needs Python 3.11
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+class NullWatch:
+    """What `watch()` returns when it is switched off: the same names, and nothing happens."""
+
+    log_path: Path | None = None
+    active = False
+    mode = "off"
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+    @property
+    def summaries(self) -> Any:
+        """No steps."""
+        return np.empty(0, SUMMARY)
+
+    def step(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing."""
+
+    remove = close
+
+    def __enter__(self) -> "NullWatch":  # noqa: PYI034
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Do nothing."""

@@ -1,0 +1,126 @@
+import numpy as np
+import pytest
+
+from overlapwatch.timeline.model import Origin, Skipped, Unknown
+from overlapwatch.timeline.records import COMPUTE_RULE, PHASE_RULE, from_marks, from_records
+from overlapwatch.vocabulary import (
+    RECORD,
+    Name,
+    NameKind,
+    Phase,
+    RecordFlag,
+    RecordKind,
+    StepFlag,
+)
+from tests.support.scenarios import record, records
+
+ORIGIN = Origin("log", "rank0.owlog", rank=0, world=2)
+STEP, PHASE, WAIT = RecordKind.STEP, RecordKind.PHASE, RecordKind.WAIT
+COLLECTIVE, MARK = RecordKind.COLLECTIVE, RecordKind.MARK
+
+
+def assemble(*rows, **options):
+    return from_records(records(rows), origin=ORIGIN, **options)
+
+
+def spans(lane):
+    columns = (lane.start, lane.end, lane.name, lane.phase)
+    return list(zip(*(column.tolist() for column in columns), strict=True))
+
+
+def test_a_whole_step():
+    tl = assemble(
+        record(kind=STEP, step=7, start=100, finish=200),
+        record(kind=PHASE, phase=Phase.BACKWARD, step=7, owner=3, start=130, finish=180),
+        record(kind=PHASE, phase=Phase.FORWARD, step=7, owner=3, start=105, finish=130),
+        record(kind=WAIT, step=7, start=150, finish=160),
+        record(kind=COLLECTIVE, step=7, owner=9, launch=140, start=145, finish=158, bytes=64),
+        record(kind=MARK, step=7, start=190, finish=190),
+        step_flags={7: StepFlag.SLOW},
+        names={9: Name(9, NameKind.BUCKET, "bucket 0")},
+        skipped=[Skipped("frames", 1, "torn")],
+        unknown=[Unknown("start", "gloo")],
+    )
+    assert tl.steps.tolist() == [(7, StepFlag.SLOW, 100, 200)]
+    assert spans(tl.phases) == [(105, 130, 3, Phase.FORWARD), (130, 180, 3, Phase.BACKWARD)]
+    assert spans(tl.compute) == [
+        (105, 130, 3, Phase.FORWARD),
+        (130, 150, 3, Phase.BACKWARD),
+        (160, 180, 3, Phase.BACKWARD),
+    ]
+    assert spans(tl.waits) == [(150, 160, 0, 0)]
+    assert tl.communication["owner"].tolist() == [9]
+    assert (tl.compute_rule, tl.phase_rule) == (COMPUTE_RULE, PHASE_RULE)
+    assert from_marks(tl)
+    assert tl.names[9].text == "bucket 0"
+    assert [one.what for one in tl.skipped] == ["frames"]
+    assert [one.what for one in tl.unknown] == ["start"]
+
+
+def test_overlapping_spans_of_two_modules_both_stay():
+    tl = assemble(
+        record(kind=PHASE, phase=Phase.BACKWARD, owner=1, start=10, finish=30),
+        record(kind=PHASE, phase=Phase.FORWARD, owner=2, start=20, finish=40),
+        record(kind=WAIT, start=22, finish=25),
+    )
+    assert spans(tl.compute) == [
+        (10, 22, 1, Phase.BACKWARD),
+        (25, 30, 1, Phase.BACKWARD),
+        (20, 22, 2, Phase.FORWARD),
+        (25, 40, 2, Phase.FORWARD),
+    ]
+
+
+def test_a_synchronous_collective_is_a_wait_of_its_caller():
+    times = {"launch": 20, "start": 24, "finish": 30}
+    tl = assemble(
+        record(kind=PHASE, phase=Phase.BACKWARD, start=10, finish=40),
+        record(kind=COLLECTIVE, owner=5, flags=RecordFlag.SYNCHRONOUS, **times),
+        record(kind=COLLECTIVE, **times),
+    )
+    assert spans(tl.waits) == [(20, 30, 5, 0)]
+    assert [one[:2] for one in spans(tl.compute)] == [(10, 20), (30, 40)]
+
+
+def test_what_still_runs_ends_at_the_last_moment_its_step_has_seen():
+    tl = assemble(
+        record(kind=STEP, step=1, start=10, finish=50),
+        record(kind=STEP, step=2, start=50),
+        record(kind=PHASE, phase=Phase.BACKWARD, step=2, start=60),
+        record(kind=COLLECTIVE, step=2, launch=70, flags=RecordFlag.SYNCHRONOUS),
+        record(kind=COLLECTIVE, step=2, launch=65, finish=90),
+        record(kind=STEP, step=3, start=500, finish=600),
+    )
+    assert tl.steps.tolist() == [
+        (1, 0, 10, 50),
+        (2, StepFlag.PARTIAL, 50, 91),
+        (3, 0, 500, 600),
+    ]
+    assert spans(tl.phases) == [(60, 91, 0, Phase.BACKWARD)]
+    # A hang is not compute: the caller stands still up to now.
+    assert spans(tl.waits) == [(70, 91, 0, 0)]
+    assert [one[:2] for one in spans(tl.compute)] == [(60, 70)]
+    assert tl.communication["finish"].tolist() == [0, 90]  # and stays unfinished
+
+
+def test_other_phases_are_no_compute():
+    tl = assemble(record(kind=PHASE, phase=Phase.OTHER, start=10, finish=20))
+    assert len(tl.phases) == 1
+    assert len(tl.compute) == 0
+
+
+@pytest.mark.parametrize("times", [{"start": 0, "finish": 20}, {"start": 30, "finish": 20}])
+def test_what_is_no_span_is_left_out_and_counted(times):
+    tl = assemble(record(kind=WAIT, **times), record(kind=200, start=1, finish=2))
+    assert len(tl.waits) == 0
+    assert [(one.what, one.count) for one in tl.skipped] == [
+        ("step, phase and wait records", 1),
+        ("records", 1),
+    ]
+
+
+def test_no_records():
+    tl = from_records(np.empty(0, RECORD), origin=ORIGIN)
+    assert not len(tl.compute)
+    assert not len(tl.steps)
+    assert tl.skipped == ()
