@@ -89,7 +89,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--accumulate", type=int, default=1, help="backward passes per step")
     parser.add_argument("--bucket-cap-mb", type=float, default=3.0, help="MiB per gradient bucket")
     parser.add_argument("--log-dir", default="runs/ddp", help="where the watch writes its log")
-    parser.add_argument("--loss-every", type=int, default=10, help="steps between two loss lines")
+    parser.add_argument("--loss-every", type=int, default=10, help="steps between two losses printed")
     return parser.parse_args()
 
 
@@ -124,7 +124,7 @@ def main() -> None:
         losses.append(loss.detach() * args.accumulate)
         if rank == 0 and (step == 1 or step % args.loss_every == 0):
             mean = torch.stack(losses[-args.loss_every :]).mean().item()
-            print(f"step {step:3}  loss {mean:.3f}", flush=True)
+            print(f"loss {mean:.3f} after {step} steps", flush=True)
 
     if rank == 0:
         final = torch.stack(losses[-10:]).mean().item()

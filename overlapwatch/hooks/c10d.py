@@ -15,7 +15,6 @@ unobservable and flagged so.
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -120,6 +119,7 @@ class CollectiveTap:
 
     def __init__(self, recorder: Recorder, device_types: frozenset[str]) -> None:
         self._recorder = recorder
+        self._device_type = min(device_types)
         self._keys = tuple(_autograd_key(kind) for kind in sorted(device_types))
         self._groups: weakref.WeakKeyDictionary[Any, GroupFacts] = weakref.WeakKeyDictionary()
         self._library: torch.library.Library | None = None
@@ -160,6 +160,9 @@ class CollectiveTap:
                 self._recorder.names.intern(NameKind.GROUP, text, ranks), max(len(ranks), 1)
             )
             self._groups[group] = known
+            workers = _workers(group, self._device_type)
+            if workers:
+                self._recorder.group_workers[known.id] = workers
         return known
 
     def _kernel(self, operation: Operation) -> Callable[..., Any]:
@@ -215,7 +218,9 @@ class CollectiveTap:
             if slot >= 0 and facts.id not in blind:
                 try:
                     work = result[1] if isinstance(result, tuple) else result
-                    if work is None or not times.mark_finish(slot, unbox_work(work)):
+                    if work is None or not times.mark_finish(
+                        slot, unbox_work(work), synchronous=synchronous
+                    ):
                         blind.add(facts.id)
                         recorder.unobservable(slot)
                 except Exception as error:  # noqa: BLE001
@@ -225,48 +230,15 @@ class CollectiveTap:
         return kernel
 
 
-class HostTimes:
-    """Times from the host clock: stamped where the call is made, a finish in the future's callback.
-
-    The callback runs on the backend's own thread and needs the GIL: while the main thread holds it the stamp is late
-    (docs/performance.md says by how much). On gloo that is the only way to see a finish.
-    """
-
-    def __init__(
-        self,
-        now: Callable[[], int],
-        stamp: Callable[[int, str, int], bool],
-        finish: Callable[[int, int], bool],
-        add_flags: Callable[[int, int], bool],
-    ) -> None:
-        self.now = now
-        self._stamp = stamp
-        self._finish = finish
-        self._add_flags = add_flags
-        self._no_future: set[str] = set()
-
-    def mark(self, slot: int, field: str) -> None:
-        """Stamp now."""
-        self._stamp(slot, field, self.now())
-
-    def mark_finish(self, slot: int, work: Any) -> bool:
-        """Have the finish stamped when the work's future completes; False when the backend has no future for it."""
-        try:
-            future = work.get_future()
-        except RuntimeError:  # "getFuture not implemented"
-            return False
-        future.add_done_callback(partial(self._done, slot))
-        return True
-
-    def _done(self, slot: int, future: Any) -> None:
-        self._finish(slot, self.now())
-        try:
-            future.value()
-        except Exception:  # noqa: BLE001 - the collective's own error: it reaches the user where the work is waited for
-            self._add_flags(slot, RecordFlag.FAILED)
-
-    def step_began(self) -> None:
-        """Nothing to do: the host clock needs no anchor."""
+def _workers(group: Any, device_type: str) -> int:
+    """Return how many collectives of a group run at a time: gloo's threads, one for NCCL; 0 = not known."""
+    try:
+        backend = group._get_backend(torch.device(device_type))  # noqa: SLF001 - where its options are
+        name = str(backend.name())
+        threads = int(backend.options._threads) if name == "gloo" else 0  # noqa: SLF001
+    except (AttributeError, RuntimeError, TypeError, ValueError):
+        return 0
+    return 1 if name == "nccl" else threads
 
 
 def _autograd_key(device_type: str) -> str:

@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 from overlapwatch.hooks.ddp_layout import Layout, Stage, parameters_of, read_layout
 from overlapwatch.hooks.recorder import BackwardReport, Recorder
 from overlapwatch.hooks.steps import StepBoundaries
-from overlapwatch.vocabulary import NameKind, Phase, RecordKind, StepFlag
+from overlapwatch.vocabulary import CollectiveKind, NameKind, Phase, RecordKind, StepFlag
 
 
 class DdpModule:
@@ -111,9 +111,19 @@ class DdpModule:
             recorder.guard.trip("forward hook", error)
 
     def _read_layout(self) -> Layout:
-        return read_layout(
+        layout = read_layout(
             self.ddp, self._prefix, self.parameter_ids, self.parameters, self._recorder.names
         )
+        self._name_ranges(layout)
+        return layout
+
+    def _name_ranges(self, layout: Layout) -> None:
+        ranges = self._recorder.ranges
+        if ranges is not None:
+            for place, bucket in enumerate(layout.buckets):
+                ranges.name_bucket(
+                    bucket.id, f"{self._prefix}bucket {place}", CollectiveKind.ALL_REDUCE
+                )
 
     def reset_layout(self) -> None:
         """The reducer was replaced: its buckets are laid out anew."""

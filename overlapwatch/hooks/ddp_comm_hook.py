@@ -199,7 +199,7 @@ class CommHookMode:
             future = hook(state, bucket)
             if slot >= 0 and not self._blind:
                 try:
-                    if not times.mark_finish(slot, _HasFuture(future)):
+                    if not times.mark_finish(slot, _HasFuture(future), synchronous=False):
                         self._blind = True
                         recorder.unobservable(slot)
                 except Exception as error:  # noqa: BLE001

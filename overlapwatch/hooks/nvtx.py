@@ -3,7 +3,8 @@
 In: names at set-up, ids on the hot path. Out: calls of the `nvtx` package. What arrives in a tool, in domain
 "overlapwatch":
 
-    push/pop    "step" (payload: the step number), "forward", "backward", "optimizer"   on the calling thread
+    push/pop    "step" (payload: the step number)          on the training thread
+    start/end   "forward", "backward", "optimizer"         process-wide: on a GPU a backward begins on autograd's thread
     start/end   "AllReduce launch to finish, <bucket>"     process-wide: the finish comes from another thread
     mark        "bucket ready, <bucket>"
 
@@ -11,12 +12,13 @@ All strings are registered at set-up. Without a tool, without the package, or sw
 `NullRanges`: the same names do nothing. A tool attaches when a process starts, so this is decided once.
 """
 
-import contextlib
 from typing import Any
 
 from overlapwatch.vocabulary import CollectiveKind, Phase
 
 DOMAIN = "overlapwatch"
+OLDEST = "0.2.12"
+"""The first release of the nvtx package whose domains have ranges of their own."""
 
 
 class NullRanges:
@@ -38,8 +40,9 @@ class NullRanges:
     def push_step(self, step: int) -> None:
         """Open the range of a step."""
 
-    def push_phase(self, phase: int) -> None:
-        """Open the range of a phase."""
+    def start_phase(self, phase: int) -> int:  # noqa: ARG002 - the names are the interface
+        """Open the range of a phase; `end` takes what this returns, on any thread."""
+        return 0
 
     def pop(self) -> None:
         """Close the range that this thread opened last."""
@@ -94,9 +97,11 @@ class Ranges(NullRanges):
         self._step.payload = step
         self._push(self._step)
 
-    def push_phase(self, phase: int) -> None:
-        """Open the range of a phase on this thread."""
-        self._push(self._phases[phase])
+    def start_phase(self, phase: int) -> int:
+        """Open the range of a phase; `end` takes what this returns, on any thread."""
+        token: int = self._start(self._phases[phase])
+        self._open.add(token)
+        return token
 
     def pop(self) -> None:
         """Close the range that this thread opened last."""
@@ -114,9 +119,11 @@ class Ranges(NullRanges):
 
     def end(self, token: int) -> None:
         """Close the range of a collective; a second end of the same one is ignored."""
-        with contextlib.suppress(KeyError):
+        try:
             self._open.remove(token)
-            self._end(token)
+        except KeyError:
+            return
+        self._end(token)
 
     def close(self) -> None:
         """Close the collectives that never finished, so that no range of ours stays open."""
@@ -131,15 +138,20 @@ def make_ranges(enabled: bool = True) -> NullRanges:  # noqa: FBT001, FBT002 - t
     try:
         import nvtx  # noqa: PLC0415 - a missing package must not matter
 
-        if not nvtx.enabled():
-            return NullRanges("NVTX_DISABLE is set")
-        domain = nvtx.get_domain(DOMAIN)
-        if (
-            type(domain) is not nvtx.Domain
-        ):  # the package's stand-in for a domain that nobody listens to
-            return NullRanges("no NVTX tool is attached to this process")
-        return Ranges(domain)
+        domain = nvtx.get_domain(DOMAIN) if hasattr(nvtx, "get_domain") else None
+        because = _why_nobody_sees(nvtx, domain)
+        return NullRanges(because) if because else Ranges(domain)
     except ImportError:
         return NullRanges("the nvtx package is not installed")
     except Exception as error:  # noqa: BLE001 - an annotation is never worth a job
         return NullRanges(f"the nvtx package failed: {type(error).__name__}: {error}")
+
+
+def _why_nobody_sees(nvtx: Any, domain: Any) -> str:
+    if not nvtx.enabled():
+        return "NVTX_DISABLE is set"
+    if not hasattr(domain, "push_range"):
+        return f"the nvtx package is too old; {OLDEST} or newer is needed"
+    if not hasattr(domain, "handle"):  # the package's stand-in when nobody listens
+        return "no NVTX tool is attached to this process"
+    return ""

@@ -12,9 +12,10 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 from overlapwatch.hooks.names import Names
+from overlapwatch.hooks.nvtx import NullRanges
+from overlapwatch.hooks.times import Times
 from overlapwatch.ring import Ring
 from overlapwatch.vocabulary import CollectiveKind, Phase, RecordFlag, RecordKind
 
@@ -43,21 +44,6 @@ class Guard:
         log.debug("the fault", exc_info=error)
         for action in self._on_trip:
             action(self.tripped)
-
-
-class Times(Protocol):
-    """Where the times of spans come from."""
-
-    now: Callable[[], int]
-
-    def mark(self, slot: int, field: str) -> None:
-        """Store "now", as the device sees it, into a time field of a record: at once or later."""
-
-    def mark_finish(self, slot: int, work: Any) -> bool:
-        """Arrange for the finish of a collective to be stamped. False: nobody will ever see it."""
-
-    def step_began(self) -> None:
-        """A new step begins: anchor anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +85,12 @@ class Recorder:
         self.phase: int = Phase.OTHER
         self.backward_reports: deque[BackwardReport] = deque(maxlen=4096)
         self.step_flags: deque[tuple[int, int]] = deque(maxlen=4096)
+        self.group_workers: dict[
+            int, int
+        ] = {}  # group id -> collectives its backend runs at a time
         self.boundary_listeners: list[Callable[[int], None]] = []
+        self.ranges: NullRanges | None = None  # NVTX ranges, when a tool listens
+        self._open_ranges: dict[int, int] = {}  # slot -> range
         self._step_slot = -1
         self._write = ring.write
         guard.call_when_tripped(self._turn_off)
@@ -113,11 +104,21 @@ class Recorder:
         """Write a span that begins now; return its slot."""
         slot = self._write(kind, phase, 0, 0, self.step, owner, 0, 0, 0, 0, 0, 0, 0, 0, 0)
         self.times.mark(slot, "start")
+        if self.ranges is not None and kind == RecordKind.PHASE:
+            self._open_ranges[slot] = self.ranges.start_phase(phase)
         return slot
 
     def end(self, slot: int) -> None:
         """Stamp the end of a span that `begin` wrote."""
         self.times.mark(slot, "finish")
+        if self._open_ranges:
+            self.range_ended(slot)
+
+    def range_ended(self, slot: int) -> None:
+        """Close the NVTX range of a span, if it has one."""
+        token = self._open_ranges.pop(slot, None)
+        if token is not None and self.ranges is not None:
+            self.ranges.end(token)
 
     def launch(
         self,
@@ -130,7 +131,7 @@ class Recorder:
         at: int,
     ) -> int:
         """Write a collective launched at `at` (host ns); return its slot. Its finish comes from `Times.mark_finish`."""
-        return self._write(
+        slot = self._write(
             RecordKind.COLLECTIVE,
             self.phase,
             collective,
@@ -147,6 +148,13 @@ class Recorder:
             0,
             0,
         )
+        if self.ranges is not None:
+            if (
+                flags & RecordFlag.READY_ESTIMATED
+            ):  # a bucket, launched because it is complete and its turn has come
+                self.ranges.ready(owner)
+            self._open_ranges[slot] = self.ranges.start(collective, owner)
+        return slot
 
     def unobservable(self, slot: int) -> None:
         """Say of a collective that its finish cannot be seen."""
@@ -163,14 +171,24 @@ class Recorder:
         if flags:
             self.flag_step(flags)
         self.times.step_began()
+        if self.ranges is not None:
+            self.ranges.push_step(self.step)
         for listener in self.boundary_listeners:
             listener(self.step)
 
     def close_step(self, end: int) -> None:
         """End the running step at `end` (host ns)."""
         if self._step_slot >= 0:
-            self.ring.stamp(self._step_slot, "finish", end)
+            if self.times.on_host:
+                self.ring.stamp(self._step_slot, "finish", end)
             self._step_slot = -1
+            if self.ranges is not None:
+                self.ranges.pop()
+
+    def step_may_end(self) -> None:
+        """An optimizer has stepped; the step ends here unless another one follows."""
+        if self._step_slot >= 0:
+            self.times.step_may_end(self._step_slot)
 
     def flag_step(self, flags: int) -> None:
         """Say something about the running step (StepFlag)."""

@@ -110,6 +110,7 @@ class StepBoundaries:
             return
         try:
             self._ended_at = recorder.now()
+            recorder.step_may_end()
             if self._slot >= 0:
                 recorder.end(self._slot)
                 self._slot = -1

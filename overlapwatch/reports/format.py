@@ -11,10 +11,16 @@ zero.
 | 1_234_000     | `1.23`   |     | 8_400_000     | `8.4 MB` |
 | 92_100_000    | `92.1`   |     | 5_300_000_000 | `5.3 GB` |
 | 412_300_000   | `412.3`  |     |               |          |
-| 1_412_300_000 | `1412.3` |     |               |          |
+| 1_412_300_000 | `1,412.3` |    |               |          |
+
+The numbers of one table share their decimals (`scale`), so that they can be compared at a glance.
 """
 
+from collections.abc import Callable, Iterable
+
 NOT_KNOWN_TEXT = "not known"
+NONE = "–"
+"""In a table: not known, or nothing to divide by."""
 SIZE_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
 EIGHTHS = " ▏▎▍▌▋▊▉"
 
@@ -28,7 +34,34 @@ def ms(ns: int | None) -> str:
     magnitude = abs(ns)
     if magnitude < 5_000:
         return "<0.01" if ns > 0 else "-<0.01"
-    return f"{ns / 1e6:.2f}" if magnitude < 9_995_000 else f"{ns / 1e6:.1f}"
+    return f"{ns / 1e6:.2f}" if magnitude < 9_995_000 else f"{ns / 1e6:,.1f}"
+
+
+def scale(values: Iterable[int | None]) -> Callable[[int | None], str]:
+    """Return a function that writes ns in ms, without the unit, with decimals that suit all values.
+
+    | smallest, largest (ms) | decimals | written             |
+    |------------------------|----------|---------------------|
+    | 5, 231.8               | 1        | `5.0`, `231.8`      |
+    | 0.04, 231.8            | 2        | `0.04`, `231.80`    |
+    | 1, 7                   | 2        | `1.00`, `7.00`      |
+    | 0.0105, 0.8            | 3        | `0.011`, `0.800`    |
+
+    None is written `–`, 0 is written `0`, what would be rounded to 0 as less than the last place.
+    """
+    sizes = [abs(ns) for ns in values if ns]
+    low, high = min(sizes, default=0), max(sizes, default=0)
+    places = 3 if high < 1_000_000 else 2 if low < 1_000_000 or high < 10_000_000 else 1
+
+    def write(ns: int | None) -> str:
+        if not ns:
+            return NONE if ns is None else "0"
+        text = f"{ns / 1e6:,.{places}f}"
+        if float(text.replace(",", "")) == 0:
+            return f"{'-' if ns < 0 else ''}<{10**-places:.{places}f}"
+        return text
+
+    return write
 
 
 def duration(ns: int | None) -> str:
@@ -54,7 +87,7 @@ def percent(numerator: int | None, denominator: int | None) -> str:
     if numerator is None or denominator is None:
         return NOT_KNOWN_TEXT
     if denominator == 0:
-        return "–"
+        return NONE
     share = 100 * numerator / denominator
     if 0 < share < 0.05:
         return "<0.1 %"

@@ -9,6 +9,7 @@ A table keeps its numbers whole: when the width is short, the columns of words a
 
 from collections.abc import Iterable, Mapping, Sequence
 from io import StringIO
+from typing import TypedDict
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, Group, RenderableType
@@ -19,8 +20,16 @@ from rich.text import Text
 
 DEFAULT_WIDTH = 100
 MINIMUM_WIDTH = 60
-NONE = "–"
-"""In a table: not known, or nothing to divide by."""
+
+
+class _Literal(TypedDict):
+    markup: bool
+    emoji: bool
+    highlight: bool
+
+
+_LITERAL: _Literal = {"markup": False, "emoji": False, "highlight": False}
+"""Names are printed as they are."""
 
 
 def clean(text: str) -> str:
@@ -38,6 +47,11 @@ def heading(title: str) -> RenderableType:
     return Group(
         Text(""), Rule(Text(clean(title), style="bold"), align="left", style="dim", characters="─")
     )
+
+
+def gap() -> RenderableType:
+    """Return an empty line."""
+    return Text("")
 
 
 def sentence(text: str, style: str = "") -> RenderableType:
@@ -104,8 +118,13 @@ def plain_console(file: StringIO, width: int) -> Console:
         width=max(width, MINIMUM_WIDTH),
         force_terminal=False,
         color_system=None,
-        markup=False,
-        emoji=False,
-        highlight=False,
         legacy_windows=False,
+        **_LITERAL,
     )
+
+
+def terminal(width: int | None = None) -> Console:
+    """Return a console on stdout as it is; `width` None is the terminal's own."""
+    console = Console(**_LITERAL)
+    console.width = max(width or console.width, MINIMUM_WIDTH)
+    return console

@@ -1,8 +1,9 @@
 """Reading a ring while others write it, from inside the process (the drain) or from outside.
 
-In: the cells, live memory. Out: `Batch`es of whole records. A writer stores the begin ticket, the
-record, the end ticket, in that order; a reader looks at the end ticket, copies, and looks at the
-begin ticket, so both agree only when nothing was stored between. With four cells, and slot 6 drawn
+In: the cells, live memory. Out: `Batch`es of whole records. A writer clears the slot and stores the
+begin ticket, the record, the end ticket, in that order (it is one `pack_into`); a reader looks at
+the end ticket, copies, and looks at the begin ticket, so both agree only when nothing was stored
+between. With four cells, and slot 6 drawn
 by a thread that has not packed it yet:
 
     cell          0        1        2        3
@@ -147,8 +148,8 @@ def read_to_hole(cells: I64, first: int) -> Batch:
     capacity = len(cells)
     parts, numbers = [np.empty((0, 8), np.int64)], [np.empty(0, np.int64)]
     slot, lost, look, hole = first, 0, FIRST_LOOK_SLOTS, False
-    end = first + capacity
-    while slot < end:
+    ahead = np.arange(1, FIRST_LOOK_SLOTS)
+    while slot - first - lost < capacity:
         at = slot % capacity
         seen = cells[at : at + look]
         tickets = np.arange(slot + 1, slot + 1 + len(seen), dtype=np.int64)
@@ -162,13 +163,13 @@ def read_to_hole(cells: I64, first: int) -> Batch:
         lost += reach - int(whole.sum())
         slot += reach
         if reach < len(seen):
-            hole = bool((found[reach:] > slot + 1).any())
+            hole = bool((cells[(slot + ahead) % capacity, -1] > slot + 1).any())
             break
         if not whole.any():
             # Lapped, perhaps many times: go on at the oldest slot that can still be there.
             oldest = max(slot, newest_slot(cells) + 1 - capacity)
             lost += oldest - slot
-            slot, end = oldest, oldest + capacity
+            slot = oldest
         look *= 8
     return Batch(as_records(np.concatenate(parts)), np.concatenate(numbers), slot, lost, hole)
 

@@ -132,7 +132,7 @@ class Ring:
         words = cast("MutableSequence[int]", memoryview(buffer)[header_bytes:].cast("q"))
 
         # fmt: off
-        def write(  # noqa: PLR0917 - by position, since keywords cost as much as the write
+        def write(
             kind: int, phase: int, collective: int, flags: int, step: int, owner: int, group: int,
             stream: int, sequence: int, cause: int, size: int,
             ready: int, launch: int, start: int, finish: int,

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
 
 from overlapwatch.errors import ConfigurationError
 from overlapwatch.hooks.ddp import find_ddp
@@ -53,7 +54,7 @@ def watch(model: Any, **settings: Any) -> Watch | NullWatch:
         return _current
     started: Watch | None = None
     try:
-        started = Watch(chosen)
+        started = Watch(chosen, _device_of(found))
         started.add(found)
         started.start()
     except ConfigurationError:
@@ -72,6 +73,12 @@ def watch(model: Any, **settings: Any) -> Watch | NullWatch:
         return NullWatch(chosen)
     _current = started
     return started
+
+
+def _device_of(found: list[tuple[str, DistributedDataParallel]]) -> torch.device:
+    """Return the device of the first parameter; a model without parameters counts as one on the CPU."""
+    parameters = (p for _, ddp in found for p in ddp.parameters())
+    return next((p.device for p in parameters), torch.device("cpu"))
 
 
 def _why_not(model: Any) -> str:

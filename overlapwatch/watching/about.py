@@ -18,6 +18,7 @@ from overlapwatch.clock import HostClock
 from overlapwatch.hooks.recorder import log
 from overlapwatch.log.frames import ClockPair, Header
 from overlapwatch.settings import Settings
+from overlapwatch.watching.devices import Chosen
 
 DECIDES_OVERLAP = (
     "CUDA_DEVICE_MAX_CONNECTIONS",
@@ -82,7 +83,7 @@ def header(
     world: int,
     run_id: str,
     mode: str,
-    device: str,
+    chosen: Chosen,
     ring: str,
     environ: Mapping[str, str] = os.environ,
 ) -> Header:
@@ -96,9 +97,12 @@ def header(
         run_id=run_id,
         created=ClockPair(*HostClock().pair()),
         mode=mode,
-        device=device,
+        device=chosen.device,
         ring=ring,
         versions=versions(),
-        settings={f.name: str(getattr(settings, f.name)) for f in fields(settings)},
+        settings={
+            **{f.name: str(getattr(settings, f.name)) for f in fields(settings)},
+            "event_policy": f"{chosen.plan.policy.value}: {chosen.plan.because}",
+        },
         environment={name: environ[name] for name in DECIDES_OVERLAP if name in environ},
     )

@@ -94,8 +94,10 @@ class Assembler:
         self, number: int, pending: _Pending, now_ns: int, *, everything: bool
     ) -> EndedStep | None:
         if not everything and not pending.ended_seen_ns:
-            newer = any(other > number for other in self._pending)
-            if not self._has_ended(pending.step_slot) and not (newer and pending.step_slot < 0):
+            # A step is over when the next one has begun: on a device its end may be marked more than once.
+            if not any(other > number for other in self._pending):
+                return None
+            if pending.step_slot >= 0 and not self._has_ended(pending.step_slot):
                 return None
             pending.ended_seen_ns = now_ns
         slots = np.concatenate(pending.slots)

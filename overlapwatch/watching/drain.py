@@ -1,8 +1,8 @@
 """The thread that carries records out of the ring: into steps, through the accounting, to the log and the step lines.
 
 In: ring, names, DDP's reports, step flags. Out: log frames, step lines, counters. It never touches the training
-thread's state, holds no lock that a hook takes, and works in short pieces so that the GIL is free in between. A fault in
-it turns the watch off, with one warning.
+thread's state, holds no lock that a hook takes, and works in short pieces so that the GIL is free in between. A fault
+in it turns the watch off, with one warning.
 """
 
 import threading
@@ -10,7 +10,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,30 +37,10 @@ from overlapwatch.vocabulary import (
 from overlapwatch.watching.assemble import Assembler, EndedStep
 from overlapwatch.watching.gradients import place
 from overlapwatch.watching.keep import Keeper
+from overlapwatch.watching.starts import estimate_starts
 
 FLUSH_NS = 1_000_000_000
 COUNTERS_NS = 10_000_000_000
-
-
-class LateTimes(Protocol):
-    """A clock whose times come later than the records (device events)."""
-
-    def poll(self) -> None:
-        """Stamp what has become known."""
-
-    def counts(self) -> Mapping[str, int]:
-        """What the clock counted about itself."""
-
-
-class NoLateTimes:
-    """The host clock: every time is stamped where it is taken."""
-
-    def poll(self) -> None:
-        """Nothing to do."""
-
-    def counts(self) -> Mapping[str, int]:
-        """Nothing to tell."""
-        return {}
 
 
 @dataclass(slots=True)
@@ -86,7 +65,6 @@ class Drain:
         origin: what the summaries' timelines say they come from.
         writer: the log, or None without one.
         sinks: where step lines go.
-        late: times that come later than the records.
         sample: hardware counters, by name.
     """
 
@@ -98,7 +76,6 @@ class Drain:
         writer: LogWriter | None,
         sinks: StepSinks,
         *,
-        late: LateTimes,
         sample: Callable[[], Mapping[str, int]],
     ) -> None:
         self._recorder = recorder
@@ -106,7 +83,6 @@ class Drain:
         self._origin = origin
         self._writer = writer
         self._sinks = sinks
-        self._late = late
         self._sample = sample
         self._assembler = Assembler(recorder.ring)
         self._keeper = Keeper(settings.keep_first, settings.keep_every)
@@ -149,7 +125,7 @@ class Drain:
         """Do one round: everything that is ready now. `everything`: the job is over, wait for nothing."""
         began = time.thread_time_ns()
         now = self._recorder.now()
-        self._late.poll()
+        self._recorder.times.poll()
         self._take_side_channels()
         for step in self._assembler.poll(now, everything=everything):
             self._take_side_channels()
@@ -190,6 +166,7 @@ class Drain:
             flags & StepFlag.PARTIAL and len(records) == 1
         ):
             return  # the step that a close found just begun, or one whose own record was lost
+        estimate_starts(records, self._recorder.group_workers)
         timeline = from_records(
             records,
             origin=self._origin,
@@ -271,6 +248,6 @@ class Drain:
             "records_lost": self._assembler.lost,
             "records_late": self._assembler.late,
             "drain_cpu_ns": self._spent_ns,
-            **self._late.counts(),
+            **self._recorder.times.counts(),
             **self._sample(),
         }

@@ -7,22 +7,24 @@ its modules to it.
 import atexit
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import numpy as np
+import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from overlapwatch.accounting.shadow import shadow_cost
-from overlapwatch.clock import HostClock
 from overlapwatch.hooks import note_installed, note_removed
-from overlapwatch.hooks.c10d import CollectiveTap, HostTimes
+from overlapwatch.hooks.c10d import CollectiveTap
 from overlapwatch.hooks.ddp import DdpInstrument, DdpModule
 from overlapwatch.hooks.ddp_comm_hook import CommHookMode, LaterHooks
 from overlapwatch.hooks.names import Names
+from overlapwatch.hooks.nvml import NullCounters, make_counters
+from overlapwatch.hooks.nvtx import make_ranges
 from overlapwatch.hooks.recorder import Guard, Recorder, log
 from overlapwatch.hooks.steps import StepBoundaries
 from overlapwatch.log.sinks import StepSinks, open_sinks
@@ -33,14 +35,11 @@ from overlapwatch.settings import Settings
 from overlapwatch.timeline.model import Origin
 from overlapwatch.vocabulary import SUMMARY, StepFlag
 from overlapwatch.watching.about import agree_on_run_id, header
-from overlapwatch.watching.drain import Drain, NoLateTimes
+from overlapwatch.watching.devices import choose_times
+from overlapwatch.watching.drain import Drain
 
 FIRST_SHADOW = 12
 """No shadow steps while the job warms up."""
-
-
-def _no_counters() -> Mapping[str, int]:
-    return {}
 
 
 class Watch:
@@ -51,7 +50,7 @@ class Watch:
         settings: the settings in force.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, device: torch.device) -> None:
         self.settings = settings
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.mode = "hook" if settings.mode == "hook" else "passive"
@@ -71,29 +70,45 @@ class Watch:
         for problem in problems:
             log.warning("%s", problem)
         self._names = Names()
-        stamp = self._ring.stamp
-        times = HostTimes(
-            HostClock().now, stamp, self._ring.stamper("finish"), self._ring.add_flags
-        )
-        self._recorder = Recorder(self._ring, self._names, times, self._guard)
+        chosen = choose_times(device, settings, self._ring)
+        self._device = chosen
+        self._recorder = Recorder(self._ring, self._names, chosen.times, self._guard)
+        self._install_ranges(on_device=device.type != "cpu")
+        self._counters = self._find_counters(on_device=device.type != "cpu")
         self._boundaries = StepBoundaries(self._recorder, lambda p: self._ddp.holds(p))  # noqa: PLW0108 - made on the next line
         self._ddp = DdpInstrument(self._recorder, self._boundaries)
         self._tap: CollectiveTap | None = None
         self._removals: list[Callable[[], None]] = []
         self._writer = self._open_log(run_id)
         self._sinks = self._open_sinks()
-        origin = Origin("owlog", str(self.log_path or ""), self.rank, self.world, "cpu")
+        origin = Origin("owlog", str(self.log_path or ""), self.rank, self.world, chosen.device)
         self._drain = Drain(
             self._recorder,
             settings,
             origin,
             self._writer,
             self._sinks,
-            late=NoLateTimes(),
-            sample=_no_counters,
+            sample=self._counters.sample,
         )
         self._guard.call_when_tripped(self._stopped)
         self._recorder.boundary_listeners.append(self._choose_shadow)
+
+    def _install_ranges(self, *, on_device: bool) -> None:
+        wanted = self.settings.nvtx == "on" or (self.settings.nvtx == "auto" and on_device)
+        ranges = make_ranges(wanted)
+        if ranges.active:
+            self._recorder.ranges = ranges
+            self._device.times.on_finish = self._recorder.range_ended
+        elif self.settings.nvtx == "on":
+            log.warning("no NVTX ranges: %s", ranges.because)
+
+    def _find_counters(self, *, on_device: bool) -> NullCounters:
+        if self.settings.nvml == "off" or (self.settings.nvml == "auto" and not on_device):
+            return NullCounters("not asked for")
+        counters = make_counters()
+        for note in counters.notes():
+            log.warning("%s", note)
+        return counters
 
     def _open_log(self, run_id: str) -> LogWriter | None:
         if self.log_path is None:
@@ -105,7 +120,7 @@ class Watch:
             world=self.world,
             run_id=run_id,
             mode=self.mode,
-            device="cpu",
+            chosen=self._device,
             ring=ring,
         )
         return LogWriter.to_file(
@@ -211,6 +226,9 @@ class Watch:
             self._writer.close("closed", counters)
         self._say(closing_lines(self.log_path, shadow_cost(self.summaries)))
         self._sinks.close()
+        self._counters.close()
+        if self._recorder.ranges is not None:
+            self._recorder.ranges.close()
         self._ring.close(remove=done)
 
     def _say(self, lines: list[str]) -> None:

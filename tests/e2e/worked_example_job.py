@@ -39,7 +39,9 @@ class Block(nn.Module):
     def __init__(self, elements: int, delay_s: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(elements))
-        self.register_buffer("gradient", torch.ones(elements), persistent=False)
+        self.gradient = torch.ones(
+            elements
+        )  # no buffer: DDP would send it round before every forward
         self.delay_s = delay_s
 
     def forward(self, x: Tensor) -> Tensor:
@@ -77,9 +79,7 @@ def main() -> None:
     net = nn.Sequential(*(Block(elements, COMPUTE_UNITS * unit_s) for _ in range(BLOCKS)))
     # A bucket closes with the parameter that makes it as large as the limit: half a block means one block each.
     limit_mb = 1000 if args.one_bucket else args.block_bytes / 2**20 / 2
-    model = DistributedDataParallel(
-        net, bucket_cap_mb=limit_mb, gradient_as_bucket_view=True, broadcast_buffers=False
-    )
+    model = DistributedDataParallel(net, bucket_cap_mb=limit_mb, gradient_as_bucket_view=True)
     watch = overlapwatch.watch(model, log_dir=args.log_dir)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     x = torch.ones(1, requires_grad=True)

@@ -1,0 +1,86 @@
+"""The report that people read: sections of tables and sentences, the same with and without a
+terminal.
+
+In: Analyses, one a rank. Out: Rich renderables, or plain text of a given width. Several ranks
+are compared first; one of them, or those that were asked for, is then told in full. It does not
+compute: each number is one that the accounting gives.
+"""
+
+from collections.abc import Collection, Iterator, Sequence
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from overlapwatch.accounting.analyse import Analysis
+from overlapwatch.reports import closing, collectives, opening, where_time_went
+from overlapwatch.reports.format import counted
+from overlapwatch.reports.layout import DEFAULT_WIDTH, heading, note, sentence, to_text
+
+SECTIONS = (
+    where_time_went.steps,
+    where_time_went.partition,
+    where_time_went.split,
+    where_time_went.exposed,
+    collectives.buckets,
+    collectives.tail,
+    collectives.traffic,
+    closing.own_cost,
+    closing.left_out,
+    closing.not_known,
+)
+"""What is told of one rank, in reading order; each yields nothing where there is nothing to say."""
+
+
+def report(
+    analyses: Sequence[Analysis], detailed: Collection[int] | None = None
+) -> Iterator[RenderableType]:
+    """Yield the report.
+
+    Args:
+        analyses: at least one.
+        detailed: ranks to tell in full; None: the first analysis.
+
+    """
+    chosen = [one for one in analyses if one.origin.rank in detailed] if detailed else analyses[:1]
+    yield Text("overlapwatch report", style="bold")
+    yield from opening.alerts(analyses)
+    if len(analyses) > 1:
+        yield from opening.ranks(analyses)
+        yield from _others(analyses, chosen)
+    for analysis in chosen:
+        if len(analyses) > 1:
+            yield heading(opening.who(analysis))
+        yield from opening.origin_facts(analysis)
+        for section in SECTIONS:
+            yield from section(analysis)
+        yield Text("")
+        yield from closing.closure(analysis.checks)
+    rest = [check for one in analyses if one not in chosen for check in one.checks]
+    if any(not check.ok for check in rest):
+        yield from closing.closure(rest)
+
+
+def _others(analyses: Sequence[Analysis], chosen: Sequence[Analysis]) -> Iterator[RenderableType]:
+    """Yield what must not be lost of the ranks that are not told in full."""
+    rest = [one for one in analyses if one not in chosen]
+    for one in rest:
+        for text in one.notes:
+            yield sentence(f"{opening.who(one)}: {text}")
+    told = ", ".join(opening.who(one) for one in chosen)
+    if rest:
+        yield note(f"in full below: {told}; --rank N tells {counted(len(rest), 'other')}")
+
+
+def plain(
+    analyses: Sequence[Analysis],
+    width: int = DEFAULT_WIDTH,
+    detailed: Collection[int] | None = None,
+) -> str:
+    """Return the report as plain text.
+
+    Args:
+        analyses, detailed: as for `report`.
+        width: characters a line; at least 60 are used.
+
+    """
+    return to_text(report(analyses, detailed), width)
