@@ -1,8 +1,10 @@
+import ctypes
 import itertools
 import random
 import sys
 import threading
 import time
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -468,7 +470,10 @@ def test_the_simulated_device_is_as_strict_as_a_real_one():
     device.record(first, device.default)
     device.work(10 * MS)
     device.record(second, device.default)
-    assert not device.query(second)
+    with pytest.raises(RuntimeError, match="capture"):
+        device.query(second)
+    with device.querying():
+        assert not device.query(second)
     simulated.sleep(MS)
     with pytest.raises(RuntimeError, match="not ready"):
         device.elapsed_ms(first, second)
@@ -514,6 +519,7 @@ class FakeTorch(SimpleNamespace):
                 return 1.5
 
         super().__init__(
+            version=SimpleNamespace(hip=None),
             Event=FakeEvent,
             device=self._device,
             get_device_module=lambda device: module,
@@ -528,10 +534,38 @@ class FakeTorch(SimpleNamespace):
         return SimpleNamespace(type=kind, index=int(number) if number else index)
 
 
-def test_torch_device_uses_the_generic_api(monkeypatch):
-    torch = FakeTorch(
-        SimpleNamespace(current_device=lambda: 3, is_current_stream_capturing=lambda: True)
-    )
+class FakeModule(SimpleNamespace):
+    """`torch.cuda`."""
+
+    @contextmanager
+    def device(self, device):
+        self.entered = device.index
+        yield
+        self.entered = None
+
+
+class FakeDriver:
+    """The driver's capture mode of this thread; 0 is the mode in which a query would break another thread's capture."""
+
+    def __init__(self, result=0):
+        self.mode, self.result = 0, result
+
+    def exchange(self, pointer):
+        cell = ctypes.cast(pointer, ctypes.POINTER(ctypes.c_int))
+        self.mode, cell[0] = cell[0], self.mode
+        return self.result
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    fake = FakeDriver()
+    monkeypatch.setattr("overlapwatch.clock.device._capture_mode_exchange", lambda: fake.exchange)
+    return fake
+
+
+def test_torch_device_uses_the_generic_api(monkeypatch, driver):
+    module = FakeModule(current_device=lambda: 3, is_current_stream_capturing=lambda: True)
+    torch = FakeTorch(module)
     monkeypatch.setitem(sys.modules, "torch", torch)
     device = TorchDevice("cuda")
     assert (device.device.type, device.device.index) == ("cuda", 3)
@@ -549,10 +583,42 @@ def test_torch_device_uses_the_generic_api(monkeypatch):
     assert device.is_capturing()
 
 
+def test_queries_leave_captures_of_other_threads_alone(monkeypatch, driver):
+    module = FakeModule(current_device=lambda: 3)
+    monkeypatch.setitem(sys.modules, "torch", FakeTorch(module))
+    device = TorchDevice("cuda")
+    seen = []
+
+    def query_and_fail():
+        with device.querying():
+            seen.append((driver.mode, module.entered))
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        query_and_fail()
+    assert seen == [(1, 3)]
+    assert driver.mode == 0, "put back, whatever happened inside"
+    driver.result = 1
+    with pytest.raises(RuntimeError, match="refused"):
+        query_and_fail()
+    assert len(seen) == 1, "not entered"
+
+
+def test_on_rocm_there_are_no_events(monkeypatch):
+    torch = FakeTorch(FakeModule(current_device=lambda: 0))
+    torch.version.hip = "6.4"
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    with pytest.raises(ConfigurationError, match="ROCm"):
+        TorchDevice("cuda")
+
+
 def test_a_backend_without_graphs_never_captures(monkeypatch):
-    monkeypatch.setitem(sys.modules, "torch", FakeTorch(SimpleNamespace(current_device=lambda: 0)))
-    assert TorchDevice("xpu:1").is_capturing() is False
-    assert TorchDevice("xpu:1").device.index == 1
+    module = FakeModule(current_device=lambda: 0)
+    monkeypatch.setitem(sys.modules, "torch", FakeTorch(module))
+    device = TorchDevice("xpu:1")
+    assert device.is_capturing() is False
+    with device.querying():
+        assert module.entered == 1
 
 
 def test_the_cpu_has_no_timed_events():

@@ -16,6 +16,7 @@ from overlapwatch.ring import MAX_CAPACITY, Ring, RingReader, default_directorie
 from overlapwatch.ring.layout import SLOT_BYTES, SLOT_STRUCT
 from overlapwatch.vocabulary import RecordFlag, RecordKind
 
+ROOT = Path(__file__).parents[1]
 ABOUT = {"run_id": "r", "rank": 3, "pid": 1}
 FULL_DEVICE = OSError(28, "No space left on device")
 
@@ -321,7 +322,7 @@ assert batch.records["finish"][0] == 0 and stamp(slot, 9)
 
 
 def test_a_forked_child_leaves_the_ring_alone(tmp_path):
-    subprocess.run([sys.executable, "-c", FORK, tmp_path], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", FORK, tmp_path], check=True, timeout=60, cwd=ROOT)
 
 
 WRITE_UNTIL_KILLED = """
@@ -343,7 +344,7 @@ threads = [threading.Thread(target=work) for _ in range(2)]
 
 def test_a_killed_process_leaves_whole_records(tmp_path):
     command = [sys.executable, "-c", WRITE_UNTIL_KILLED, tmp_path]
-    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=ROOT) as process:
         assert process.stdout.readline() == b"busy\n"
         reader = RingReader(tmp_path / "rings" / "ring")
         for _ in range(50):

@@ -35,7 +35,8 @@ from overlapwatch.accounting.shadow import ShadowCost, shadow_cost
 from overlapwatch.accounting.split import Split
 from overlapwatch.accounting.steps import StepStatistics, step_statistics
 from overlapwatch.accounting.summarize import summarize
-from overlapwatch.accounting.tail import StepTail, TailDistribution, distribution, step_tails
+from overlapwatch.accounting.tail import StepTail, step_tails
+from overlapwatch.accounting.tails import TailDistribution, distribution
 from overlapwatch.accounting.window import Window
 from overlapwatch.timeline.model import Origin, Recording, Skipped, Timeline, Unknown
 from overlapwatch.vocabulary import NOT_KNOWN, SUMMARY, StepFlag

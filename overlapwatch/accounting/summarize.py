@@ -59,7 +59,7 @@ def summarize_step(tl: Timeline, step: np.void) -> np.void:
     row["step"], row["flags"] = step["step"], flags
     row["start_ns"], row["end_ns"] = step["start"], step["end"]
     own = tl.communication[tl.communication["step"] == step["step"]]
-    tail = step_tail(tl, step)
+    tail = step_tail(tl, step, chain=False)
     if not flags & StepFlag.SHADOW:
         row["buckets"] = tail.buckets
         _put_counts(row, own)

@@ -1,8 +1,8 @@
 """The tail of a step: how long the last gradient reduction outlived the last forward or backward
 compute, and why.
 
-In: a Timeline. Out: one `StepTail` per step (the four marks, the critical tail, the pieces it is
-made of) and their `TailDistribution` over the steps in statistics.
+In: a Timeline. Out: a `StepTail` for each step: the four marks, the critical tail, and the pieces it
+is made of (`chain`).
 
 Optimizer work comes after the waiting, so it never ends the compute of a tail. The tail [last
 compute end, last reduce end) is cut at the marks of the reduction that finished last; the time it
@@ -29,19 +29,15 @@ from numpy.typing import NDArray
 
 from overlapwatch.accounting.chain import Piece, PieceKind, finishing_chain, label
 from overlapwatch.accounting.closure import Check
-from overlapwatch.accounting.spread import Spread, median, spread
-from overlapwatch.timeline.model import Lane, Timeline, Unknown
+from overlapwatch.timeline.model import Lane, Timeline
 from overlapwatch.timeline.records import begin_of
 from overlapwatch.vocabulary import (
-    OUT_OF_STATISTICS,
     CollectiveKind,
     Name,
     NameKind,
     Phase,
     StepFlag,
 )
-
-WORST_STEPS = 5
 
 # UNKNOWN is among them: a library with generic kernel names (RCCL) has no other.
 _REDUCING = np.array(
@@ -124,76 +120,6 @@ class StepTail:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class PieceTotal:
-    """One kind of piece, summed over steps."""
-
-    kind: PieceKind
-    total_ns: int
-    steps: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON-ready values."""
-        return {"kind": self.kind.value, "total_ns": self.total_ns, "steps": self.steps}
-
-
-@dataclass(frozen=True, slots=True)
-class TailDistribution:
-    """The tails of the steps in statistics.
-
-    Args:
-        steps: steps in statistics.
-        known: how many of them have a known tail; the denominator of everything below.
-        tail: spread of the known tails, None when there is none.
-        pieces: what the tails were spent on, summed; adds up to `tail.total_ns`.
-        worst: the steps with the longest tails, longest first.
-        serial: steps whose first reduction started at or after the last compute end.
-        explanation: one sentence saying why nothing could be hidden, when `serial` is all of them;
-            else "".
-        unknown: what cannot be told about tails.
-
-    """
-
-    steps: int
-    known: int
-    tail: Spread | None
-    pieces: tuple[PieceTotal, ...]
-    worst: tuple[StepTail, ...]
-    serial: int
-    explanation: str
-    unknown: tuple[Unknown, ...]
-
-    def checks(self) -> tuple[Check, ...]:
-        """Return the closure over all steps."""
-        if self.tail is None:
-            return ()
-        left = sum(piece.total_ns for piece in self.pieces)
-        return (
-            Check("tail pieces add up to the tails of all steps", left, self.tail.total_ns, "ns"),
-        )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON-ready values; what is not known is null."""
-        return {
-            "steps": self.steps,
-            "known": self.known,
-            "spread": self.tail.to_dict() if self.tail else None,
-            "pieces": [piece.to_dict() for piece in self.pieces],
-            "worst": [
-                {
-                    "step": tail.step,
-                    "tail_ns": tail.tail_ns,
-                    "last_bucket": tail.last_bucket or None,
-                    "dominant": tail.dominant[0].value if tail.dominant else None,
-                    "dominant_ns": tail.dominant[1] if tail.dominant else None,
-                }
-                for tail in self.worst
-            ],
-            "serial_steps": self.serial,
-            "explanation": self.explanation or None,
-        }
-
-
 def reductions(records: NDArray[np.void], names: Mapping[int, Name]) -> NDArray[np.void]:
     """Return those of `records` (RECORD) that reduce gradients.
 
@@ -211,8 +137,8 @@ def reductions(records: NDArray[np.void], names: Mapping[int, Name]) -> NDArray[
     return chosen
 
 
-def step_tail(tl: Timeline, step: np.void) -> StepTail:
-    """Return the tail of one step (a row of `tl.steps`)."""
+def step_tail(tl: Timeline, step: np.void, *, chain: bool = True) -> StepTail:
+    """Return the tail of one step (a row of `tl.steps`); without `chain`, without its pieces."""
     lane = tl.compute
     inside = (lane.start >= step["start"]) & (lane.start < step["end"])
     return _tail(
@@ -221,6 +147,7 @@ def step_tail(tl: Timeline, step: np.void) -> StepTail:
         tl.communication[tl.communication["step"] == step["step"]],
         Lane(lane.start[inside], lane.end[inside], lane.name[inside], lane.phase[inside]),
         tl.names,
+        chain=chain,
     )
 
 
@@ -262,6 +189,8 @@ def _tail(
     records: NDArray[np.void],
     compute: Lane,
     names: Mapping[int, Name],
+    *,
+    chain: bool = True,
 ) -> StepTail:
     """Return the tail of one step from its own records and the compute spans that start in it."""
     reduces = reductions(records, names)
@@ -283,15 +212,14 @@ def _tail(
         because = f"{unfinished} of {len(reduces)} gradient reductions have no known finish"
     elif compute_end is None:
         because = "the end of forward and backward compute is not known"
-    tail = pieces = None
-    last = (
-        reduces[np.lexsort((reduces["start"], reduces["finish"]))[-1]]
-        if reduce_end is not None
-        else None
-    )
-    if last is not None and reduce_end is not None and compute_end is not None:
-        tail = max(0, reduce_end - compute_end)
-        pieces = tuple(finishing_chain(last, records, compute_end, names)) if tail else ()
+    tail, last = None, None
+    pieces: tuple[Piece, ...] = ()
+    if reduce_end is not None:
+        last = reduces[np.lexsort((reduces["start"], reduces["finish"]))[-1]]
+        if compute_end is not None:
+            tail = max(0, reduce_end - compute_end)
+            if tail and chain:
+                pieces = tuple(finishing_chain(last, records, compute_end, names))
     return StepTail(
         step=step,
         flags=flags,
@@ -302,7 +230,7 @@ def _tail(
         tail_ns=tail,
         last_owner=int(last["owner"]) if last is not None else 0,
         last_bucket=label(last, names) if last is not None else "",
-        pieces=pieces or (),
+        pieces=pieces,
         reductions=len(reduces),
         buckets=len(named) or len(reduces),
         without_finish=unfinished,
@@ -330,74 +258,3 @@ def _last_compute_end(compute: Lane, reduce_end: int | None) -> int | None:
 def _earliest(moments: NDArray[np.int64]) -> int | None:
     """Return the earliest moment; None when one is not known (0): it may have been earlier."""
     return int(moments.min()) if len(moments) and moments.all() else None
-
-
-def distribution(tails: tuple[StepTail, ...]) -> TailDistribution:
-    """Return how the tails of the steps in statistics spread; other steps are left out."""
-    counted = [tail for tail in tails if not tail.flags & OUT_OF_STATISTICS]
-    known = [tail for tail in counted if tail.tail_ns is not None]
-    worst = sorted(known, key=lambda tail: -(tail.tail_ns or 0))[:WORST_STEPS]
-    sums: dict[PieceKind, list[int]] = {}
-    for tail in known:
-        for kind in dict.fromkeys(piece.kind for piece in tail.pieces):
-            sums.setdefault(kind, []).append(
-                sum(piece.duration_ns for piece in tail.pieces if piece.kind is kind)
-            )
-    serial = [tail for tail in counted if tail.serial]
-    return TailDistribution(
-        steps=len(counted),
-        known=len(known),
-        tail=spread(np.array([tail.tail_ns for tail in known], np.int64)),
-        pieces=tuple(
-            PieceTotal(kind, sum(sums[kind]), len(sums[kind])) for kind in PieceKind if kind in sums
-        ),
-        worst=tuple(worst),
-        serial=len(serial),
-        explanation=_explain(serial) if serial and len(serial) == len(counted) else "",
-        unknown=tuple(_unknown(counted, known, sums)),
-    )
-
-
-def _explain(serial: list[StepTail]) -> str:
-    """Say why nothing was hidden, and what was ready when."""
-    after = [
-        tail.first_reduce_start_ns - tail.last_compute_end_ns
-        for tail in serial
-        if tail.first_reduce_start_ns is not None and tail.last_compute_end_ns is not None
-    ]
-    text = (
-        f"the first reduction started {(median(np.array(after, np.int64)) or 0) / 1e6:.2f} ms "
-        f"(median) after the last forward or backward compute had ended, in all "
-        f"{len(serial)} steps"
-    )
-    early = [
-        tail.last_compute_end_ns - tail.first_ready_ns
-        for tail in serial
-        if tail.first_ready_ns is not None and tail.last_compute_end_ns is not None
-    ]
-    if len(early) < len(serial):
-        return f"{text}; when the first bucket was ready is not known"
-    before = median(np.array(early, np.int64)) or 0
-    if before <= 0:
-        return f"{text}; no bucket was ready before"
-    return f"{text}; the first bucket had been ready {before / 1e6:.2f} ms (median) before that end"
-
-
-def _unknown(
-    counted: list[StepTail], known: list[StepTail], sums: Mapping[PieceKind, list[int]]
-) -> Iterator[Unknown]:
-    if PieceKind.RESIDENCE in sums:
-        yield Unknown(
-            "how much of a tail's residence was waiting for the last rank, how much transfer",
-            "one rank alone cannot separate them",
-        )
-    if PieceKind.UNSPLIT in sums:
-        yield Unknown(
-            f"the pieces of {len(sums[PieceKind.UNSPLIT])} tails in full",
-            "the ready, launch or start time of the last reduction is not known there",
-        )
-    if len(known) < len(counted):
-        reasons = dict.fromkeys(tail.because for tail in counted if tail.tail_ns is None)
-        yield Unknown(
-            f"the tail of {len(counted) - len(known)} of {len(counted)} steps", "; ".join(reasons)
-        )

@@ -185,7 +185,8 @@ class DeviceEventClock:
         for _ in range(rounds):
             self.anchor()
             while self._anchors:
-                self._resolve_anchors()
+                with self._device.querying():
+                    self._resolve_anchors()
                 if self._anchors and self._now() > end:
                     return bool(self._kept)
         return bool(self._kept)
@@ -200,23 +201,18 @@ class DeviceEventClock:
             self.close()
             return 0
         self._sort_inbox()
-        self._resolve_anchors()
-        if not self._kept:
+        if not self._anchors and not any(self._queues.values()):
             return 0
-        done: list[tuple[_Mark, _Anchor, int, int]] = []
-        for number, queue in self._queues.items():
-            while queue:
-                asked = self._now()
-                if not self._device.query(queue[0][1]):
-                    self._waiting[number] = (queue[0][1], asked)
-                    break
-                done.append(self._resolve(queue.popleft(), self._now()))
+        with self._device.querying():
+            self._resolve_anchors()
+            done = self._resolve_marks() if self._kept else []
         # Everything these events say about the offset is known by now: the bounds are the best there are.
         bounds = [self._place(*item, stamp) for item in done]
         if bounds:
             self._uncertainty_ns = max(bounds)
             self._worst_uncertainty_ns = max(self._uncertainty_ns, self._worst_uncertainty_ns or 0)
-        self._free_anchors()
+        if self._kept:
+            self._free_anchors()
         return len(done)
 
     def close(self) -> int:
@@ -291,6 +287,17 @@ class DeviceEventClock:
             return inside
         step = abs(device_ns - previous.device_ns) * self._drift_ppm // 1_000_000
         return in_force + min(max(middle - in_force, -step), step)
+
+    def _resolve_marks(self) -> list[tuple[_Mark, _Anchor, int, int]]:
+        done = []
+        for number, queue in self._queues.items():
+            while queue:
+                asked = self._now()
+                if not self._device.query(queue[0][1]):
+                    self._waiting[number] = (queue[0][1], asked)
+                    break
+                done.append(self._resolve(queue.popleft(), self._now()))
+        return done
 
     def _resolve(self, mark: _Mark, seen_ns: int) -> tuple[_Mark, _Anchor, int, int]:
         """Return a completed mark with the anchor that places it, its device time and the rounding error of that."""

@@ -40,7 +40,9 @@ class Command(Protocol):
 
 COMMANDS: tuple[Command, ...] = (report,)
 
-DESCRIPTION = "How much of a training step's communication was hidden behind compute: every step, every rank."
+DESCRIPTION = (
+    "How much of a training step's communication was hidden behind compute: every step, every rank."
+)
 EXAMPLES = """\
 examples:
   overlapwatch report runs/a                      the report of a run: a directory with one log per rank
@@ -80,7 +82,7 @@ def make_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action=_Version, nargs=0, help="print the version and exit")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
     for command in COMMANDS:
-        command.add_parser(subparsers).set_defaults(run=command.run)
+        command.add_parser(subparsers).set_defaults(command=command)
     return parser
 
 
@@ -92,11 +94,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = make_parser()
     arguments = parser.parse_args(argv)
-    if not hasattr(arguments, "run"):
+    if not hasattr(arguments, "command"):
         parser.print_help()
         return 0
     try:
-        code: int = arguments.run(arguments)
+        code: int = arguments.command.run(arguments)
         sys.stdout.flush()
     except OverlapwatchError as error:
         sys.stderr.write(f"overlapwatch: {error}\n")

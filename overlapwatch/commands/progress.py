@@ -67,7 +67,7 @@ class LateProgress:
         bar.start()
         return bar
 
-    def __enter__(self) -> "LateProgress":
+    def __enter__(self) -> "LateProgress":  # noqa: PYI034 - Self is not in Python 3.10
         return self
 
     def __exit__(

@@ -212,9 +212,7 @@ def _write(text: str, output: str | None) -> None:
     sys.stderr.write(f"written to {output}\n")
 
 
-def _show(
-    analyses: "Sequence[Analysis]", width: int | None, ranks: tuple[int, ...] | None
-) -> None:
+def _show(analyses: "Sequence[Analysis]", width: int | None, ranks: tuple[int, ...] | None) -> None:
     """Print on a terminal, with its width and colours (Rich honours NO_COLOR)."""
     from overlapwatch.reports.layout import terminal  # noqa: PLC0415
     from overlapwatch.reports.text import report  # noqa: PLC0415

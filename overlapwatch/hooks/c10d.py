@@ -182,6 +182,8 @@ class CollectiveTap:
         point_to_point = kind is CollectiveKind.SEND_RECV
         reduces = operation.name == "allreduce_"
         groups, facts_of = self._groups, self.facts
+        # On the host DDP's own statistics tell when a bucket was ready, later; on a device an event does.
+        told_later = RecordFlag.READY_ESTIMATED if times.on_host else 0
         blind: set[int] = (
             set()
         )  # groups whose backend has no future for this op: asking costs an exception each time
@@ -205,7 +207,7 @@ class CollectiveTap:
                     claimant = self.claim(group, args[0][0])
                     if claimant is not None:
                         owner = claimant.bucket
-                        flags |= RecordFlag.READY_ESTIMATED  # DDP's own statistics tell it, later
+                        flags |= told_later
                 at = now()
                 slot = launch(
                     kind, owner, facts.id, sequence, size_of(args, facts.ranks), flags, at

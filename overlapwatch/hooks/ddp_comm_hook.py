@@ -180,7 +180,7 @@ class CommHookMode:
                 module.next_bucket = bucket.index()
                 buffer = bucket.buffer()
                 self._sequence += 1
-                flags = RecordFlag.READY_ESTIMATED | (
+                flags = (RecordFlag.READY_ESTIMATED if times.on_host else 0) | (
                     RecordFlag.FINISH_UNOBSERVABLE if self._blind else 0
                 )
                 at = recorder.now()

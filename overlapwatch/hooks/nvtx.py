@@ -126,7 +126,7 @@ class Ranges(NullRanges):
         self._end(token)
 
     def close(self) -> None:
-        """Close the collectives that never finished, so that no range of ours stays open."""
+        """Close what never finished, so that no range of ours stays open."""
         while self._open:
             self.end(next(iter(self._open)))
 

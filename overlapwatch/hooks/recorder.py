@@ -139,7 +139,7 @@ class Recorder:
             self.step,
             owner,
             group,
-            0,
+            self.times.stream,
             sequence,
             0,
             size,
@@ -149,9 +149,7 @@ class Recorder:
             0,
         )
         if self.ranges is not None:
-            if (
-                flags & RecordFlag.READY_ESTIMATED
-            ):  # a bucket, launched because it is complete and its turn has come
+            if owner:  # a bucket, launched because it is complete and its turn has come
                 self.ranges.ready(owner)
             self._open_ranges[slot] = self.ranges.start(collective, owner)
         return slot

@@ -23,11 +23,13 @@ class Times(Protocol):
     Attributes:
         now: the host clock.
         on_host: whether spans are timed on the host; step boundaries then are too.
+        stream: what a collective's record says of its stream: 0 on the host, 1 for a device stream of the backend's.
         on_finish: called when the finish of a collective was seen.
     """
 
     now: Callable[[], int]
     on_host: bool
+    stream: int
     on_finish: OnFinish | None
 
     def mark(self, slot: int, field: str) -> None:
@@ -57,6 +59,7 @@ class HostTimes:
     """
 
     on_host = True
+    stream = 0
 
     def __init__(self, now: Callable[[], int], ring: Ring) -> None:
         self.now = now
@@ -119,6 +122,7 @@ class DeviceTimes:
     """
 
     on_host = False
+    stream = 1
 
     def __init__(
         self,

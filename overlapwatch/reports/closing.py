@@ -40,7 +40,7 @@ def left_out(analysis: Analysis) -> Iterator[RenderableType]:
     """Yield notes, what the source could not use, and what the recorder counted about itself."""
     if not (analysis.notes or analysis.skipped or analysis.counters):
         return
-    yield heading("Input")
+    yield heading("Losses and counts")
     for text in analysis.notes:
         yield sentence(text)
     for one in analysis.skipped:

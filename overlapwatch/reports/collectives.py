@@ -19,6 +19,8 @@ from overlapwatch.reports.layout import gap, heading, note, sentence, table
 from overlapwatch.reports.opening import parameter_span
 
 BAR_WIDTH = 20
+BUCKETS = 16
+"""Of more than twice as many, only the first and the last are shown."""
 SIZES = 12
 CHAINS = 3
 MOMENTS = ("ready", "launch", "start", "finish")
@@ -33,17 +35,21 @@ def buckets(analysis: Analysis) -> Iterator[RenderableType]:
         return
     yield heading("Buckets")
     if told.rows:
+        rows = told.rows
         yield note("medians over its steps, ms after the backward began")
-        write = scale(getattr(row, name).median_ns for row in told.rows for name in MOMENTS)
-        columns = ("bucket", "size", "steps", *MOMENTS)
-        yield table(columns, [_moments(row, write) for row in told.rows])
+        if len(rows) > 2 * BUCKETS:
+            rows = (*rows[:BUCKETS], *rows[-BUCKETS:])
+            left_out = counted(len(told.rows) - len(rows), "bucket")
+            yield note(f"the first and last {BUCKETS}; --json has the {left_out} between them")
+        write = scale(getattr(row, name).median_ns for row in rows for name in MOMENTS)
+        yield table(("bucket", "size", "steps", *MOMENTS), [_moments(row, write) for row in rows])
         yield note(_provenance(told.rows))
         yield gap()
-        yield from _lasting(told.rows)
+        yield from _lasting(rows)
         yield gap()
         yield table(
             ("bucket", "elements", "parameters", "last gradient"),
-            [_content(row) for row in told.rows],
+            [_content(row) for row in rows],
             words=(0, 2, 3),
         )
     for row in told.unbucketed:
@@ -75,11 +81,19 @@ def _provenance(rows: tuple[BucketRow, ...]) -> str:
         if len(found) == 1:
             words.append(f"{name} {next(iter(found)).value}")
         else:
-            each = (f"{how.value} in {', '.join(names)}" for how, names in found.items())
+            each = (f"{how.value} in {_some(names)}" for how, names in found.items())
             words.append(f"{name} {' and '.join(each)}")
     text = "; ".join(words)
+    if all(
+        getattr(row, name).provenance is Provenance.MEASURED for row in rows for name in MOMENTS
+    ):
+        return "all four times were measured"
     estimated = any(getattr(row, name).provenance in _ESTIMATES for row in rows for name in MOMENTS)
     return f"{text} (~ holds estimated times)" if estimated else text
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names) if len(names) <= 4 else f"{len(names)} buckets"
 
 
 def _lasting(rows: tuple[BucketRow, ...]) -> Iterator[RenderableType]:
@@ -146,7 +160,7 @@ def tail(analysis: Analysis) -> Iterator[RenderableType]:
                 )
                 for piece in told.pieces
             ],
-            words=(0, 4),
+            bars=True,
         )
     worst = [one for one in told.worst if one.tail_ns][:CHAINS]
     if worst:
@@ -180,7 +194,8 @@ def traffic(analysis: Analysis) -> Iterator[RenderableType]:
         "launch to finish holds the queue and waiting for other ranks, so no rate is made of it"
     )
     columns = ("count", "bytes", "p50 ms", "p99 ms", "max ms")
-    write = scale(ns for row in (*told.groups, *told.sizes) for ns in _times(row.traffic))
+    traffics = (*(row.traffic for row in told.groups), *(row.traffic for row in told.sizes))
+    write = scale(ns for one in traffics for ns in _times(one))
     yield table(
         ("group", "ranks", *columns),
         [

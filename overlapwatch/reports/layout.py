@@ -4,15 +4,23 @@ In: plain strings, of which some are user data (names of parameters, groups, hos
 renderables that print the same without a terminal. Nothing in a string is taken for markup, and
 what cannot be printed (escape sequences, line breaks in a name) is shown as its code.
 
-A table keeps its numbers whole: when the width is short, the columns of words are folded.
+A table keeps its numbers whole. When the width is short it first folds its columns of words, then
+gives up its bars, and at last tells each row on lines of its own:
+
+    group     ranks  count    bytes         default
+    ─────────────────────────────             ranks  0, 1
+    default   0, 1      24  89.6 MB           count  24
+                                              bytes  89.6 MB
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from io import StringIO
 from typing import TypedDict
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, Group, RenderableType
+from rich.cells import cell_len
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.rule import Rule
 from rich.table import Table
@@ -20,6 +28,11 @@ from rich.text import Text
 
 DEFAULT_WIDTH = 100
 MINIMUM_WIDTH = 60
+INDENT = 2
+GAP = 2
+"""Spaces between columns."""
+FOLD_AT = 14
+"""A column of words is not made narrower than this: "ReduceScatter" stays whole."""
 
 
 class _Literal(TypedDict):
@@ -79,8 +92,81 @@ def facts(pairs: Mapping[str, str] | Iterable[tuple[str, str]]) -> RenderableTyp
     return table
 
 
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A table that suits the width it is printed in; made by `table`."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    words: frozenset[int]
+    bars: bool
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Print as a table where it fits, else row by row."""
+        available = options.max_width - INDENT
+        count = len(self.columns)
+        for shown in (count, count - 1) if self.bars else (count,):
+            widths = self._widths(shown, available)
+            if widths is not None:
+                yield Padding(self._table(widths), (0, 0, 0, INDENT))
+                return
+        yield from self._row_by_row()
+
+    def _widths(self, shown: int, available: int) -> list[int] | None:
+        """Return the width of each of the first `shown` columns, None when they do not fit."""
+        natural = [
+            max(cell_len(row[place]) for row in (self.columns, *self.rows))
+            for place in range(shown)
+        ]
+        # The bars are in a last column of their own, and are not folded.
+        folded = [place for place in range(shown) if place in self.words]
+        if self.bars and shown == len(self.columns):
+            folded = [place for place in folded if place != shown - 1]
+        widths = [
+            min(width, FOLD_AT) if place in folded else width for place, width in enumerate(natural)
+        ]
+        left = available - sum(widths) - GAP * (shown - 1)
+        if left < 0:
+            return None
+        while left and (short := [place for place in folded if widths[place] < natural[place]]):
+            for place in short[:left]:
+                widths[place] += 1
+                left -= 1
+        return widths
+
+    def _table(self, widths: list[int]) -> Table:
+        result = Table(
+            box=SIMPLE_HEAD,
+            show_edge=False,
+            pad_edge=False,
+            padding=(0, GAP - 1, 0, 0),
+            header_style="bold",
+        )
+        for place, width in enumerate(widths):
+            result.add_column(
+                Text(self.columns[place]),
+                justify="left" if place in self.words else "right",
+                width=width,
+                overflow="fold",
+            )
+        for row in self.rows:
+            result.add_row(*(Text(value) for value in row[: len(widths)]))
+        return result
+
+    def _row_by_row(self) -> Iterator[RenderableType]:
+        last = len(self.columns) - 1 if self.bars else len(self.columns)
+        for row in self.rows:
+            yield sentence(row[0])
+            pairs = zip(self.columns[1:last], row[1:last], strict=True)
+            yield Padding(facts((name, value) for name, value in pairs if value), (0, 0, 0, INDENT))
+
+
 def table(
-    columns: Sequence[str], rows: Iterable[Sequence[str]], *, words: Sequence[int] = (0,)
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    words: Iterable[int] = (0,),
+    bars: bool = False,
 ) -> RenderableType:
     """Return a table.
 
@@ -89,17 +175,12 @@ def table(
         rows: one string a column.
         words: positions of the columns that hold words: left-aligned, folded when the width is
             short. All others hold numbers: right-aligned and never broken.
+        bars: the last column holds bars, which can be done without.
 
     """
-    result = Table(box=SIMPLE_HEAD, show_edge=False, pad_edge=False, header_style="bold")
-    for position, title in enumerate(columns):
-        if position in words:
-            result.add_column(Text(title), overflow="fold", min_width=6, vertical="top")
-        else:
-            result.add_column(Text(title), justify="right", no_wrap=True, vertical="top")
-    for row in rows:
-        result.add_row(*(Text(clean(value)) for value in row))
-    return Padding(result, (0, 0, 0, 2))
+    left = {*words, *((len(columns) - 1,) if bars else ())}
+    cleaned = tuple(tuple(map(clean, row)) for row in rows)
+    return Fitted(tuple(columns), cleaned, frozenset(left), bars)
 
 
 def to_text(parts: Iterable[RenderableType], width: int = DEFAULT_WIDTH) -> str:

@@ -8,7 +8,7 @@ the drain thread (no Rich here). Typical magnitudes (steps of 100 to 1,000 ms) l
     step 122  410.9 ms  comm 149.8  hidden 90.2 (60.2 %)  exposed 59.6 (14.5 % of step)  tail 13.0 ms  4 buckets
 
 Times are in ms; what is not known is said in words. It knows nothing beyond the step it prints.
-"""  # noqa: E501 - the line is shown as it is printed
+"""
 
 import shlex
 from pathlib import Path
@@ -54,7 +54,9 @@ def step_line(summary: np.void) -> str:
         parts.append(_overlap(row, took_ns))
         tail_ns = row["tail_ns"]
         parts.append("tail not known" if tail_ns == NOT_KNOWN else f"tail {_cell(tail_ns, 4)} ms")
-        parts.append(_counted(row["buckets"], "bucket") or _counted(row["collectives"], "collective"))
+        parts.append(
+            _counted(row["buckets"], "bucket") or _counted(row["collectives"], "collective")
+        )
     parts += [text for flag, text in _REMARKS if flags & flag]
     return "  ".join(filter(None, parts))
 

@@ -5,14 +5,14 @@ In: Analyses. Out: renderables for `text`. It does not compute: each number is o
 accounting gives.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from rich.console import RenderableType
 
 from overlapwatch.accounting.analyse import Analysis
 from overlapwatch.accounting.buckets import BucketRow
 from overlapwatch.accounting.messages import InFlight
-from overlapwatch.reports.format import NONE, counted, duration, percent, scale, size
+from overlapwatch.reports.format import counted, duration, percent, scale, size
 from overlapwatch.reports.layout import facts, heading, sentence, table
 from overlapwatch.settings import Settings
 
@@ -38,6 +38,9 @@ def alerts(analyses: Sequence[Analysis]) -> Iterator[RenderableType]:
         yield sentence(f"{who(analysis)} {_state(analysis)}", "bold")
     if len(telling) > ALERTS:
         yield sentence(f"and {counted(len(telling) - ALERTS, 'rank')} more: see the table", "bold")
+    bad = [who(one) for one in analyses if any(not check.ok for check in one.checks)]
+    if bad:
+        yield sentence(f"the numbers of {', '.join(bad)} do not add up: see the end", "bold red")
 
 
 def _state(analysis: Analysis) -> str:
@@ -55,14 +58,15 @@ def _state(analysis: Analysis) -> str:
     text = f"{told}, in step {newest.step}; last collective launched and not finished: "
     text += in_flight_words(newest, analysis)
     if len(flying) > 1:
-        text += f"; {len(flying) - 1} more in flight, the oldest {in_flight_words(flying[0], analysis)}"
+        oldest = flying[0]
+        text += f"; {len(flying) - 1} more in flight, the oldest is {_kind_and_name(oldest)}"
+        text += f", sequence {oldest.sequence}" if oldest.sequence else ""
     return text
 
 
 def in_flight_words(one: InFlight, analysis: Analysis) -> str:
     """Return a collective in flight with all that is known of it."""
-    kind = one.kind.title
-    parts = [one.name if one.name.startswith(kind) else f"{kind} {one.name}"]
+    parts = [_kind_and_name(one)]
     tables = (*analysis.buckets.rows, *analysis.buckets.unbucketed)
     bucket = next((row for row in tables if row.name == one.name), None)
     if bucket and bucket.parameters:
@@ -75,6 +79,12 @@ def in_flight_words(one: InFlight, analysis: Analysis) -> str:
     if one.age_ns is not None:
         parts.append(f"launched {duration(one.age_ns)} before the last event")
     return ", ".join(parts)
+
+
+def _kind_and_name(one: InFlight) -> str:
+    """Return `AllReduce bucket 2`; a name that is made of the kind stands alone."""
+    kind = one.kind.title
+    return one.name if one.name.startswith(kind) else f"{kind} {one.name}"
 
 
 def parameter_span(row: BucketRow) -> str:
@@ -94,12 +104,12 @@ def ranks(analyses: Sequence[Analysis]) -> Iterator[RenderableType]:
     rows = []
     for one, (step_ns, comm_ns, tail_ns, worst_ns) in zip(analyses, times, strict=True):
         hidden, exposed = one.steps.overlap, one.steps.exposed_fraction
-        shares = (
-            percent(ratio.numerator_ns, ratio.denominator_ns) for ratio in (hidden, exposed)
-        )
+        shares = (percent(ratio.numerator_ns, ratio.denominator_ns) for ratio in (hidden, exposed))
         name, count = who(one).removeprefix("rank "), f"{one.steps.counted:,}"
         state = one.state.partition(":")[0]
-        rows.append((name, count, ms(step_ns), ms(comm_ns), *shares, ms(tail_ns), ms(worst_ns), state))
+        rows.append(
+            (name, count, ms(step_ns), ms(comm_ns), *shares, ms(tail_ns), ms(worst_ns), state)
+        )
     yield table((*columns, "state"), rows, words=(0, 8))
     yield sentence(
         "Times in ms over the steps in statistics. Hidden: share of communication; "
@@ -139,7 +149,9 @@ def origin_facts(analysis: Analysis) -> Iterator[RenderableType]:
     if settings:
         pairs.append(("settings", ", ".join(settings)))
     if variables:
-        pairs.append(("environment", " ".join(f"{name}={value}" for name, value in variables.items())))
+        pairs.append(
+            ("environment", " ".join(f"{name}={value}" for name, value in variables.items()))
+        )
     elif about:
         pairs.append(("environment", "none of the variables that decide overlap was set"))
     told = {*_VERSIONS, *variables}
@@ -151,11 +163,11 @@ def origin_facts(analysis: Analysis) -> Iterator[RenderableType]:
     yield facts(pairs)
 
 
-def _changed_settings(about: Iterable[str] | dict[str, str]) -> list[str]:
+def _changed_settings(about: Mapping[str, str]) -> list[str]:
     """Return the settings that differ from their defaults, and those this version does not know."""
     defaults = Settings()
     changed = []
-    for name, value in dict(about).items():
+    for name, value in about.items():
         setting = name.removeprefix(_SETTING)
         if setting != name and value != str(getattr(defaults, setting, None)):
             changed.append(f"{setting}={value}")

@@ -14,7 +14,7 @@ from rich.text import Text
 from overlapwatch.accounting.analyse import Analysis
 from overlapwatch.reports import closing, collectives, opening, where_time_went
 from overlapwatch.reports.format import counted
-from overlapwatch.reports.layout import DEFAULT_WIDTH, heading, note, sentence, to_text
+from overlapwatch.reports.layout import DEFAULT_WIDTH, gap, heading, note, sentence, to_text
 
 SECTIONS = (
     where_time_went.steps,
@@ -43,21 +43,30 @@ def report(
     """
     chosen = [one for one in analyses if one.origin.rank in detailed] if detailed else analyses[:1]
     yield Text("overlapwatch report", style="bold")
-    yield from opening.alerts(analyses)
+    yield from _apart(opening.alerts(analyses))
     if len(analyses) > 1:
         yield from opening.ranks(analyses)
         yield from _others(analyses, chosen)
     for analysis in chosen:
         if len(analyses) > 1:
             yield heading(opening.who(analysis))
+        else:
+            yield gap()
         yield from opening.origin_facts(analysis)
         for section in SECTIONS:
             yield from section(analysis)
-        yield Text("")
+        yield gap()
         yield from closing.closure(analysis.checks)
     rest = [check for one in analyses if one not in chosen for check in one.checks]
     if any(not check.ok for check in rest):
         yield from closing.closure(rest)
+
+
+def _apart(parts: Iterator[RenderableType]) -> Iterator[RenderableType]:
+    """Yield the parts with an empty line before each."""
+    for part in parts:
+        yield gap()
+        yield part
 
 
 def _others(analyses: Sequence[Analysis], chosen: Sequence[Analysis]) -> Iterator[RenderableType]:
@@ -79,8 +88,9 @@ def plain(
     """Return the report as plain text.
 
     Args:
-        analyses, detailed: as for `report`.
+        analyses: at least one.
         width: characters a line; at least 60 are used.
+        detailed: ranks to tell in full; None: the first analysis.
 
     """
     return to_text(report(analyses, detailed), width)

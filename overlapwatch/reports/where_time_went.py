@@ -19,6 +19,8 @@ from overlapwatch.reports.layout import heading, note, sentence, table
 
 BAR_WIDTH = 20
 SLOW_STEPS = 20
+CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
+"""The variable that removes overlap most often: it is named where none was measured."""
 
 _REASONS = {
     "unbucketed": "first iteration, one bucket",
@@ -48,14 +50,18 @@ def steps(analysis: Analysis) -> Iterator[RenderableType]:
     told = analysis.steps
     yield heading("Steps")
     yield sentence(_which_steps(told))
-    rows = (
-        ("step", told.duration),
-        ("communication", told.communication),
-        ("  hidden", told.hidden),
-        ("  exposed", told.exposed),
-        ("tail", told.tail),
-        ("wait of compute", told.wait),
-    )
+    if not told.counted:
+        return
+    silent = told.communication is not None and told.communication.max_ns == 0
+    rows: tuple[tuple[str, Spread | None], ...] = (("step", told.duration),)
+    if not silent:
+        rows += (
+            ("communication", told.communication),
+            ("  hidden", told.hidden),
+            ("  exposed", told.exposed),
+            ("tail", told.tail),
+        )
+    rows += (("wait of compute", told.wait),)
     write = scale(ns for _, spread in rows if spread for ns in _times(spread))
     yield table(
         ("ms per step", "p50", "p95", "p99", "max", "mean", "steps"),
@@ -66,7 +72,9 @@ def steps(analysis: Analysis) -> Iterator[RenderableType]:
             for name, spread in rows
         ],
     )
-    if told.overlap.steps and told.overlap.denominator_ns:
+    if silent:
+        yield sentence("no communication was seen in any of these steps")
+    if told.overlap.denominator_ns:
         yield sentence(f"hidden: {ratio_words(told.overlap)} of communication")
         yield sentence(f"exposed: {ratio_words(told.exposed_fraction)} of the steps' time")
     if told.longest:
@@ -109,20 +117,26 @@ def partition(analysis: Analysis) -> Iterator[RenderableType]:
         yield table(("part", "ms", "of window"), [known])
         yield sentence("how much of the rest was communication is not known: see below")
         return
-    named = (
+    named: tuple[tuple[str, int], ...] = (
         ("compute only", parts.compute_only_ns),
         ("communication only (exposed)", parts.communication_only_ns),
         ("overlap (hidden)", parts.overlap_ns),
         ("idle", parts.idle_ns),
     )
+    if not parts.observed:
+        # Never "0 ms of communication": it may be there under a name that nobody recognised.
+        named = (("compute", parts.compute_ns), named[-1])
     write = scale((whole, *(ns for _, ns in named)))
     yield table(
         ("part", "ms", "of window", ""),
         [
-            *((name, write(ns), percent(ns, whole), bar(ns / whole, BAR_WIDTH)) for name, ns in named),
+            *(
+                (name, write(ns), percent(ns, whole), bar(ns / whole, BAR_WIDTH))
+                for name, ns in named
+            ),
             ("window", write(whole), percent(whole, whole), ""),
         ],
-        words=(0, 3),
+        bars=True,
     )
     if parts.copies_only_ns:
         yield sentence(f"of idle, copies ran in {ms(parts.copies_only_ns)} ms")
@@ -137,6 +151,11 @@ def partition(analysis: Analysis) -> Iterator[RenderableType]:
     )
     if parts.exposed_beyond_copies_ns != parts.communication_only_ns:
         yield sentence(f"exposed beyond copies: {ms(parts.exposed_beyond_copies_ns)} ms")
+    if not hidden:
+        limit = analysis.about.get(CONNECTIONS)
+        yield sentence(
+            "nothing was hidden" + (f"; {CONNECTIONS}={limit} in this job" if limit else ""), "bold"
+        )
     yield note("these shares are for before and after of one job; they do not rank different jobs")
 
 
@@ -153,7 +172,8 @@ def split(analysis: Analysis) -> Iterator[RenderableType]:
 
 def _cells(told: Split) -> Iterator[tuple[str, ...]]:
     rest, whole = told.remainder, told.whole
-    ms = scale(ns for one in (*told.cells, rest, whole) for ns in _amounts(one))
+    amounts: tuple[Cell | Amounts, ...] = (*told.cells, rest, whole)
+    ms = scale(ns for one in amounts for ns in _amounts(one))
     for cell in told.cells:
         yield (
             cell.phase.name.lower() if cell.phase is not None else "",
@@ -197,7 +217,7 @@ def exposed(analysis: Analysis) -> Iterator[RenderableType]:
             )
             for band in told.bands
         ],
-        words=(0, 4),
+        bars=True,
     )
     yield sentence(
         f"{counted(told.count, 'segment')}, {ms(told.total_ns)} ms; median {ms(told.median_ns)} ms, "

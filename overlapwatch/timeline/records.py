@@ -51,13 +51,13 @@ def from_marks(tl: Timeline) -> bool:
 def begin_of(records: NDArray[np.void]) -> I64:
     """Return where the span of each COLLECTIVE begins, ns; 0 = not known.
 
-    That is its start where the start was measured: the span is its residence on the device. Where
-    it was not (a host-side collective, whose start nobody sees, or an estimated one) it is the
-    launch.
+    On a device (stream not 0) that is its start, measured or estimated: the host's launch runs
+    ahead of the device and says nothing about it. On the host it is the start where that was
+    measured, else the launch, since nobody sees a host-side collective begin.
     """
     start, launch = records["start"], records["launch"]
-    measured = (start != 0) & (records["flags"] & int(RecordFlag.START_ESTIMATED) == 0)
-    return np.where(measured | (launch == 0), start, launch)
+    told = (records["flags"] & RecordFlag.START_ESTIMATED == 0) | (records["stream"] != 0)
+    return np.where(((start != 0) & told) | (launch == 0), start, launch)
 
 
 def has_span(records: NDArray[np.void]) -> NDArray[np.bool_]:

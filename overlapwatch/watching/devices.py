@@ -48,6 +48,8 @@ def choose_times(
     if plan.policy is EventPolicy.HOST_ONLY:
         return Chosen(HostTimes(host.now, ring), plan, _label(device))
     clock = DeviceEventClock(TorchDevice(device), host)
+    if not clock.calibrate():
+        log.debug("the device was busy: its clock is placed on the host's as training goes on")
     module = torch.get_device_module(device)
     observer = module.Stream(device=device) if plan.observer_stream else None
     times = DeviceTimes(host.now, ring, clock, plan, module.stream, observer)

@@ -93,6 +93,7 @@ class Drain:
         self._flushed_ns = self._counted_ns = recorder.now()
         self._warned_of: set[int] = set()
         self._spent_ns = 0
+        self._previous_end_ns = 0
         self.summaries: deque[np.void] = deque(maxlen=8192)
         self.steps = 0
         self.kept = 0
@@ -166,6 +167,8 @@ class Drain:
             flags & StepFlag.PARTIAL and len(records) == 1
         ):
             return  # the step that a close found just begun, or one whose own record was lost
+        if not self._recorder.times.on_host:
+            self._join_to_previous(records)
         estimate_starts(records, self._recorder.group_workers)
         timeline = from_records(
             records,
@@ -199,10 +202,19 @@ class Drain:
             parts.append(gradients)
             for bucket in buckets:
                 at = np.flatnonzero(step.slots == bucket.slot)
-                step.records["ready"][at] = bucket.ready_ns
+                if self._recorder.times.on_host:
+                    step.records["ready"][at] = bucket.ready_ns
                 step.records["cause"][at] = bucket.gating_parameter
-            self._bound_finishes(step, report)
+            if self._recorder.times.on_host:
+                self._bound_finishes(step, report)
         return np.concatenate(parts)
+
+    def _join_to_previous(self, records: NDArray[np.void]) -> None:
+        """On a device a step's end is an event, and the next step begins there; the host was ahead of both."""
+        at = np.flatnonzero(records["kind"] == RecordKind.STEP)[-1]
+        if self._previous_end_ns:
+            records["start"][at] = self._previous_end_ns
+        self._previous_end_ns = int(records["finish"][at])
 
     @staticmethod
     def _bound_finishes(step: EndedStep, report: BackwardReport) -> None:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from overlapwatch.accounting.chain import PieceKind
-from overlapwatch.accounting.tail import distribution, reductions, step_tail, step_tails
+from overlapwatch.accounting.tail import reductions, step_tail, step_tails
+from overlapwatch.accounting.tails import distribution
 from overlapwatch.timeline.model import Timeline
 from overlapwatch.vocabulary import (
     CollectiveKind,
@@ -55,6 +56,7 @@ def pieces(tail):
 def tail_of(tl):
     (tail,) = step_tails(tl)
     assert tail == step_tail(tl, tl.steps[0])
+    assert replace(tail, pieces=()) == step_tail(tl, tl.steps[0], chain=False)
     assert tail.check().ok
     return tail
 
@@ -309,8 +311,8 @@ def test_reductions_after_the_whole_backward_are_explained():
     found = distribution(step_tails(one_step(backward((0, 100)), sends, end=200)))
     assert found.serial == 1
     assert found.explanation == (
-        "the first reduction started 10.00 ms (median) after the last forward or backward compute had ended, in all "
-        "1 steps; the first bucket had been ready 60.00 ms (median) before that end"
+        "the first reduction started 10.00 ms (median) after the last forward or backward compute had ended, in "
+        "1 of 1 steps; the first bucket had been ready 60.00 ms (median) before that end"
     )
 
 

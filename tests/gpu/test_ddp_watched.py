@@ -58,7 +58,8 @@ def train(directory):
         "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
     }
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, str(directory)],
+        check=False,
+        args=[sys.executable, "-c", PROGRAM, str(directory)],
         env=environ,
         cwd=ROOT,
         capture_output=True,

@@ -1,5 +1,6 @@
 """The device-event clock on a real device, against CUDA's own event pairs and against the host clock."""
 
+import threading
 import time
 
 import pytest
@@ -111,6 +112,32 @@ def test_nothing_is_recorded_in_a_captured_graph(cuda, clock):
     cuda.cuda.synchronize()
     assert clock.report().in_capture == 2
     assert value.sum().item() == 16  # captured, not run; then replayed once
+
+
+def test_polling_does_not_break_another_threads_capture(cuda, clock):
+    # Queried while the default (global) capture mode is in force: without the clock's precaution this invalidates it.
+    stamps, stop = Stamps(), threading.Event()
+    cuda.cuda._sleep(30 * SPIN)
+    clock.mark(0, "finish")
+
+    def drain():
+        while not stop.is_set():
+            clock.poll(stamps)
+
+    thread = threading.Thread(target=drain)
+    thread.start()
+    try:
+        value = cuda.zeros(16, device="cuda")
+        graph = cuda.cuda.CUDAGraph()
+        with cuda.cuda.graph(graph):
+            time.sleep(0.05)
+            value += 1
+    finally:
+        stop.set()
+        thread.join()
+    graph.replay()
+    cuda.cuda.synchronize()
+    assert value.sum().item() == 16
 
 
 def test_what_a_mark_costs(cuda, clock, number):

@@ -48,7 +48,8 @@ def slowdown(connections):
     if connections:
         environ["CUDA_DEVICE_MAX_CONNECTIONS"] = connections
     done = subprocess.run(
-        [sys.executable, "-c", PROGRAM],
+        check=False,
+        args=[sys.executable, "-c", PROGRAM],
         env=environ,
         cwd=ROOT,
         capture_output=True,

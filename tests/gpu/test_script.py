@@ -44,7 +44,9 @@ def test_without_a_gpu_it_says_one_sentence_and_writes_nothing(script):
     if script.machine() is not None:
         pytest.skip("this machine has a GPU")
     existed = script.RESULTS.exists()
-    done = subprocess.run([sys.executable, SCRIPT], capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, SCRIPT], check=False, capture_output=True, text=True, timeout=120
+    )
     assert (done.returncode, done.stderr) == (0, "")
     assert (
         done.stdout

@@ -27,14 +27,14 @@ ranges.name_bucket(3, "bucket 0", CollectiveKind.ALL_REDUCE)
 ranges.name_bucket(4, "bucket 1", CollectiveKind.ALL_REDUCE, CollectiveKind.ALL_GATHER)
 for step in (1, 2):
     ranges.push_step(step)
-    ranges.push_phase(Phase.BACKWARD)
+    phase = ranges.start_phase(Phase.BACKWARD)
     ranges.ready(3)
     token = ranges.start(CollectiveKind.ALL_REDUCE, 3)
     other = threading.Thread(target=ranges.end, args=(token,))
     other.start()
     other.join()
     ranges.end(token)
-    ranges.pop()
+    ranges.end(phase)
     ranges.pop()
 ranges.start(CollectiveKind.ALL_GATHER, 4)
 ranges.start(CollectiveKind.BROADCAST, 99)
@@ -103,11 +103,11 @@ def test_what_a_tool_is_told(tool, tmp_path):
         for step in ("1", "2")
         for line in [
             ("push", "step", step),
-            ("push", "backward", "-"),
+            ("start", "backward", "-"),
             ("mark", "bucket ready, bucket 0", "-"),
             ("start", "AllReduce launch to finish, bucket 0", "-"),
             ("end", "-", "-"),
-            ("pop", "-", "-"),
+            ("end", "-", "-"),
             ("pop", "-", "-"),
         ]
     ] + [
@@ -126,9 +126,10 @@ def test_what_a_tool_is_told(tool, tmp_path):
     # A collective ends on another thread than it began, under the id it began with; pushes and pops stay on theirs.
     starts = [call for call in told if call.call == "start"]
     ends = [call for call in told if call.call == "end"]
-    assert [end.id for end in ends[:2]] == [start.id for start in starts[:2]]
+    phase, collective = starts[:2]
+    assert [end.id for end in ends[:2]] == [collective.id, phase.id]
     assert {end.id for end in ends} == {start.id for start in starts}
-    assert ends[0].thread != starts[0].thread
+    assert ends[0].thread != collective.thread
     assert len({call.thread for call in told if call.call in ("push", "pop")}) == 1
 
 
@@ -180,7 +181,7 @@ def test_the_null_ranges_have_the_same_names_and_do_nothing():
     assert not ranges.active
     ranges.name_bucket(1, "bucket 0", CollectiveKind.ALL_REDUCE)
     ranges.push_step(1)
-    ranges.push_phase(Phase.FORWARD)
+    ranges.end(ranges.start_phase(Phase.FORWARD))
     ranges.ready(1)
     ranges.end(ranges.start(CollectiveKind.ALL_REDUCE, 1))
     ranges.pop()

@@ -20,7 +20,15 @@ from overlapwatch.log.reader import read_log
 from overlapwatch.log.sinks import FileSink
 from overlapwatch.log.writer import FLUSH_BYTES, LogWriter
 from overlapwatch.vocabulary import GRADIENT_READY, RECORD, Name, NameKind
-from tests.log.samples import FRAMES, HEADER, gradients, plain, step_records, step_summary, write_log
+from tests.log.samples import (
+    FRAMES,
+    HEADER,
+    gradients,
+    plain,
+    step_records,
+    step_summary,
+    write_log,
+)
 
 MB = 1_000_000
 
@@ -107,7 +115,9 @@ def test_split_frames_read_back_as_one(tmp_path):
     writer.close("closed", {})
     log = read_log(tmp_path / "log")
     assert [(e.first_step, e.last_step, e.flags) for e in log.events] == [(3, 4, 5)] * 3
-    assert np.concatenate([e.records for e in log.events])["sequence"].tolist() == list(range(40_000))
+    assert np.concatenate([e.records for e in log.events])["sequence"].tolist() == list(
+        range(40_000)
+    )
     assert log.names[19_999].text == "m19999"
 
 
@@ -156,7 +166,7 @@ def test_when_the_budget_is_gone_only_the_end_is_written(tmp_path):
 def test_a_full_disk_turns_the_writer_off_at_a_whole_frame(tmp_path):
     path = tmp_path / "log"
     writer = LogWriter.to_file(path, HEADER, MB)
-    with file_size_limit(2000):
+    with file_size_limit(1500):
         for step in range(1, 11):
             writer.write(Events(step, step, 0, step_records(step)))
         writer.flush()
@@ -221,7 +231,7 @@ def test_a_directory_that_was_removed_is_noticed(tmp_path):
 def test_a_place_that_cannot_be_written_gives_a_writer_that_is_off(tmp_path):
     (tmp_path / "file").touch()
     writer = LogWriter.to_file(tmp_path / "file" / "log", HEADER, MB)
-    assert writer.problem == f"no log in {tmp_path / 'file' / 'log'}: Not a directory"
+    assert writer.problem.startswith(f"no log in {tmp_path / 'file' / 'log'}: ")
     assert not writer.write(Counters(1, {}))
     writer.flush()
     writer.close("closed", {})

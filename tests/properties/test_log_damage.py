@@ -48,12 +48,11 @@ def test_cut_at_every_byte_the_whole_frames_before_are_read(place):
         assert sum(damage.size for damage in log.damage) == lost, size
 
 
-@pytest.mark.parametrize("mask", [0xFF, 0x01])
-def test_flipped_at_every_byte_the_other_frames_are_read(place, mask):
+def test_flipped_at_every_byte_the_other_frames_are_read(place):
     expected = [expect(place, FRAMES[:n] + FRAMES[n + 1 :]) for n in range(len(FRAMES))]
     for offset in range(len(RAW)):
         raw = bytearray(RAW)
-        raw[offset] ^= mask
+        raw[offset] ^= 0xFF if offset % 2 else 1 << offset // 2 % 8
         log = read(place, bytes(raw))
         if offset < len(MAGIC):
             assert log is NOTHING

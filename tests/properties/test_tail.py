@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlapwatch.accounting.chain import PieceKind
-from overlapwatch.accounting.tail import distribution, step_tails
+from overlapwatch.accounting.tail import step_tails
+from overlapwatch.accounting.tails import distribution
 from overlapwatch.timeline.model import Lane
 from overlapwatch.vocabulary import Phase, RecordFlag
 from tests.support.scenarios import profile, record, step_rows

@@ -80,15 +80,22 @@ class Job:
 
     def tables(self) -> dict[int, Name]:
         """Ids 1..: parameters, then 101..: buckets, 100: the whole model."""
-        names = {i: Name(i, NameKind.PARAMETER, text, (), 1000 * i, 4000 * i, "float32") for i, text in enumerate(self.names, 1)}
+        names = {
+            i: Name(i, NameKind.PARAMETER, text, (), 1000 * i, 4000 * i, "float32")
+            for i, text in enumerate(self.names, 1)
+        }
         count = len(self.blocks)
         for place in range(count):
             members = tuple(range(1, len(self.names) + 1))[place::count]
             elements = (700_000, 2_100_000, 30)[place % 3]
             text = f"{self.bucket_label} {place}"
-            names[101 + place] = Name(101 + place, NameKind.BUCKET, text, members, elements, 4 * elements, "float32")
+            names[101 + place] = Name(
+                101 + place, NameKind.BUCKET, text, members, elements, 4 * elements, "float32"
+            )
         everything = tuple(range(1, len(self.names) + 1))
-        names[100] = Name(100, NameKind.BUCKET, "whole model", everything, 2_800_030, 11_200_120, "float32")
+        names[100] = Name(
+            100, NameKind.BUCKET, "whole model", everything, 2_800_030, 11_200_120, "float32"
+        )
         return names
 
     def records(self) -> np.ndarray:
@@ -111,7 +118,9 @@ class Job:
         for place, (block, send) in enumerate(zip(blocks, sends, strict=True)):
             ready += block
             start = max(ready, queue_free)
-            queue_free = start + send + (self.longer.get(step, 0) if place == len(blocks) - 1 else 0)
+            queue_free = (
+                start + send + (self.longer.get(step, 0) if place == len(blocks) - 1 else 0)
+            )
             spans.append((100 if unbucketed else 101 + place, ready, start, queue_free))
         end_backward = max(ready, queue_free)
         end = end_backward + self.optimizer + (0 if shadow else self.recording_cost)
@@ -121,13 +130,17 @@ class Job:
         self._add(RecordKind.PHASE, step, begin_backward, end_backward, Phase.BACKWARD)
         self._add(RecordKind.WAIT, step, ready, end_backward)
         if self.optimizer:
-            self._add(RecordKind.PHASE, step, end_backward, end_backward + self.optimizer, Phase.OPTIMIZER)
+            self._add(
+                RecordKind.PHASE, step, end_backward, end_backward + self.optimizer, Phase.OPTIMIZER
+            )
         if not shadow:
             for owner, *times in spans:
                 self._send(step, owner, *times)
         return end
 
-    def _add(self, kind: RecordKind, step: int, start: float, finish: float, phase: Phase = Phase.OTHER) -> None:
+    def _add(
+        self, kind: RecordKind, step: int, start: float, finish: float, phase: Phase = Phase.OTHER
+    ) -> None:
         self._rows.append((kind, phase, 0, 0, step, 0, 0, 0, 0, 0, 0, 0, 0, ns(start), ns(finish)))
 
     def _send(self, step: int, owner: int, ready: float, start: float, finish: float) -> None:
@@ -146,17 +159,34 @@ class Job:
             records = np.concatenate([records, in_flight])
         tables = self.tables()
         groups = {1: Name(1, NameKind.GROUP, "default", tuple(range(self.world)))}
-        origin = Origin("owlog", f"runs/a/rank{self.rank}-5f3a91c2.owlog", self.rank, self.world, "cpu", "pid 4242", "node-a")
+        origin = Origin(
+            "owlog",
+            f"runs/a/rank{self.rank}-5f3a91c2.owlog",
+            self.rank,
+            self.world,
+            "cpu",
+            "pid 4242",
+            "node-a",
+        )
         step_flags = {step: int(flag) for step, flag in self.flags.items()}
-        whole = from_records(records, origin=origin, names=tables, groups=groups, step_flags=step_flags)
+        whole = from_records(
+            records, origin=origin, names=tables, groups=groups, step_flags=step_flags
+        )
         kept = records[~np.isin(records["step"], list(self.dropped))]
         values: dict = {
-            "timeline": from_records(kept, origin=origin, names=tables, groups=groups, step_flags=step_flags),
+            "timeline": from_records(
+                kept, origin=origin, names=tables, groups=groups, step_flags=step_flags
+            ),
             "summaries": summarize(whole),
             "in_flight": np.empty(0, RECORD) if in_flight is None else in_flight,
             "state": self.state,
             "about": ABOUT,
-            "counters": {"steps": self.steps, "records_lost": 0, "log_bytes": 91_204, "drain_cpu_ns": 12_345_678},
+            "counters": {
+                "steps": self.steps,
+                "records_lost": 0,
+                "log_bytes": 91_204,
+                "drain_cpu_ns": 12_345_678,
+            },
         }
         return Recording(**{**values, **changes})
 
@@ -202,14 +232,26 @@ def killed() -> Recording:
     flying = np.zeros(2, RECORD)
     flying["kind"], flying["phase"] = RecordKind.COLLECTIVE, Phase.BACKWARD
     flying["collective"], flying["step"], flying["group"] = CollectiveKind.ALL_REDUCE, 8, 1
-    flying["owner"], flying["sequence"], flying["bytes"] = (101, 102), (25, 26), (2_800_000, 8_400_000)
+    flying["owner"], flying["sequence"], flying["bytes"] = (
+        (101, 102),
+        (25, 26),
+        (2_800_000, 8_400_000),
+    )
     flying["ready"] = flying["launch"] = ns(end + 2), ns(end + 4)
     recording = job.recording(flying)
     summaries = recording.summaries.copy()
     unended = np.zeros(1, summaries.dtype)
     unended["step"], unended["start_ns"], unended["end_ns"] = 8, ns(end), ns(end + 4 + 12_300)
     unended["flags"] = StepFlag.PARTIAL
-    for name in ("compute_ns", "communication_ns", "compute_only_ns", "communication_only_ns", "overlap_ns", "idle_ns", "tail_ns"):
+    for name in (
+        "compute_ns",
+        "communication_ns",
+        "compute_only_ns",
+        "communication_only_ns",
+        "overlap_ns",
+        "idle_ns",
+        "tail_ns",
+    ):
         unended[name] = -1
     return job.recording(flying, summaries=np.concatenate([summaries, unended]))
 
@@ -221,7 +263,9 @@ def serial() -> Recording:
 
 def silent() -> Recording:
     """No collective at all."""
-    return Job(flags=dict.fromkeys(range(8), StepFlag(0)), blocks=(), sends=(), forward=5, optimizer=1).recording()
+    return Job(
+        flags=dict.fromkeys(range(8), StepFlag(0)), blocks=(), sends=(), forward=5, optimizer=1
+    ).recording()
 
 
 def host_times() -> Recording:

@@ -1,11 +1,11 @@
 """A device in simulated time: streams with queues, a drifting clock, float32 elapsed times, and errors where real ones err.
 
 It has the methods of `overlapwatch.clock.Device`. What the event clock must never do raises: ask for the time between events
-that are not complete, or record an event that somebody still waits for.
+that are not complete, record while a graph is captured, or query outside `querying`, which would break another thread's capture.
 """
 
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -37,7 +37,6 @@ class Stream:
 class Event:
     complete_at: int | None = None  # host ns
     recorded: int = 0  # how often
-    history: list = field(default_factory=list)
 
 
 class SimulatedDevice:
@@ -50,7 +49,7 @@ class SimulatedDevice:
         self._current = self.default
         self._numbers = {}
         self.events = []
-        self.queries = 0
+        self._querying = False
 
     # -- what a test does with it --------------------------------------------------------------------
 
@@ -86,16 +85,31 @@ class SimulatedDevice:
         return self.events[-1]
 
     def record(self, event, stream):
+        if self.capturing:
+            raise RuntimeError("operation not permitted when stream is capturing")
         event.complete_at = max(stream.free_at, self.time.ns + self.launch_ns)
         stream.free_at = event.complete_at
         event.recorded += 1
 
+    @contextmanager
+    def querying(self):
+        assert not self._querying
+        self._querying = True
+        try:
+            yield
+        finally:
+            self._querying = False
+
     def query(self, event):
-        self.queries += 1
+        if not self._querying:
+            raise RuntimeError("a capture on another thread was invalidated")
+        return self._complete(event)
+
+    def _complete(self, event):
         return event.complete_at is not None and event.complete_at <= self.time.ns
 
     def elapsed_ms(self, first, second):
-        if not (self.query(first) and self.query(second)):
+        if not (self._complete(first) and self._complete(second)):
             raise RuntimeError("device not ready: an event is not complete")
         ns = self.device_ns(second.complete_at) - self.device_ns(first.complete_at)
         return float(np.float32(ns / 1e6))
