@@ -233,14 +233,14 @@ class CollectiveTap:
 
 
 def _workers(group: Any, device_type: str) -> int:
-    """Return how many collectives of a group run at a time: gloo's threads, one for NCCL; 0 = not known."""
+    """Return how many collectives of a group run at a time: gloo's threads, one on a device's stream; 0 = not known."""
     try:
         backend = group._get_backend(torch.device(device_type))  # noqa: SLF001 - where its options are
         name = str(backend.name())
         threads = int(backend.options._threads) if name == "gloo" else 0  # noqa: SLF001
     except (AttributeError, RuntimeError, TypeError, ValueError):
         return 0
-    return 1 if name == "nccl" else threads
+    return threads if device_type == "cpu" else 1
 
 
 def _autograd_key(device_type: str) -> str:

@@ -50,6 +50,7 @@ class Job:
         observer = observer if plan.observer_stream else None
         self.times = DeviceTimes(host.now, ring, clock, plan, self.device.on, observer)
         self.recorder = Recorder(ring, Names(), self.times, Guard())
+        self.recorder.group_workers[1] = 1
         self.bucket = [self.recorder.names.intern(NameKind.BUCKET, f"bucket {i}") for i in range(3)]
         self.drain = Drain(
             self.recorder,
