@@ -251,6 +251,7 @@ def test_under_graph_capture_nothing_is_recorded_and_that_is_counted():
     bench.clock.calibrate()
     recorded = sum(event.recorded for event in bench.device.events)
     bench.device.capturing = True
+    assert bench.clock.capturing()
     bench.clock.anchor()
     bench.mark()
     assert sum(event.recorded for event in bench.device.events) == recorded

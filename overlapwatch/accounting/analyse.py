@@ -7,9 +7,9 @@ The window of a log is the selected steps that are in statistics and whose event
 time between them (steps dropped by sampling, shadow steps, the unbucketed first iteration) is not
 recorded and belongs to no part:
 
-| steps kept, in statistics | window    | not recorded |
-|---------------------------|-----------|--------------|
-| 3: 0-10, 4: 10-20, 9: 60-70 | 30 of 70 | 20-60      |
+| steps kept, in statistics   | window   | not recorded |
+|-----------------------------|----------|--------------|
+| 3: 0-10, 4: 10-20, 9: 60-70 | 30 of 70 | 20-60        |
 
 The window of a profile is its whole capture, unless steps or moments are selected. Numbers over all
 steps (`steps`, `shadow`) come from the summaries, which a log keeps of every step.

@@ -55,7 +55,8 @@ class Window:
     @property
     def recorded(self) -> Intervals:
         """The window as a union, without what was not recorded."""
-        return subtract(single(self.start_ns, self.end_ns), self.not_recorded)
+        whole = single(self.start_ns, self.end_ns)
+        return subtract(whole, self.not_recorded) if len(self.not_recorded) else whole
 
     @property
     def length_ns(self) -> int:

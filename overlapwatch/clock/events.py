@@ -156,6 +156,10 @@ class DeviceEventClock:
         """Return the number of the calling thread's current stream, for a record's `stream`."""
         return self._device.stream_number(self._device.current_stream())
 
+    def capturing(self) -> bool:
+        """Say whether the current stream is being captured: no event may be recorded then, and no stream waited for."""
+        return self._device.is_capturing()
+
     def _take(self) -> Any:
         if self._closed:
             return None

@@ -17,6 +17,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from io import TextIOWrapper
 from typing import Protocol
 
 from overlapwatch.commands import report
@@ -97,6 +98,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not hasattr(arguments, "command"):
         parser.print_help()
         return 0
+    _show_what_can_be_shown()
     try:
         code: int = arguments.command.run(arguments)
         sys.stdout.flush()
@@ -111,3 +113,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write("overlapwatch: interrupted\n")
         return INTERRUPTED
     return code
+
+
+def _show_what_can_be_shown() -> None:
+    """Let a terminal or pipe without a character print a question mark, not raise."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper):
+            stream.reconfigure(errors="replace")

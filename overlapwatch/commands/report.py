@@ -199,10 +199,6 @@ def _file(path: str) -> "InputFile":
 
 def _write(text: str, output: str | None) -> None:
     if output is None:
-        # A terminal or pipe that cannot show a character gets a question mark, not a traceback.
-        reconfigure = getattr(sys.stdout, "reconfigure", None)
-        if reconfigure is not None:
-            reconfigure(errors="replace")
         sys.stdout.write(text)
         return
     try:

@@ -109,11 +109,11 @@ class StepBoundaries:
         if not recorder.on:
             return
         try:
-            self._ended_at = recorder.now()
-            recorder.step_may_end()
             if self._slot >= 0:
                 recorder.end(self._slot)
                 self._slot = -1
+            self._ended_at = recorder.now()  # after the span, so that no part of it falls into the next step
+            recorder.step_may_end()
             if recorder.phase == Phase.OPTIMIZER:
                 recorder.phase = Phase.OTHER
         except Exception as error:  # noqa: BLE001

@@ -169,6 +169,8 @@ def _changed_settings(about: Mapping[str, str]) -> list[str]:
     changed = []
     for name, value in about.items():
         setting = name.removeprefix(_SETTING)
+        if setting == "log_dir":  # the input's own path says so
+            continue
         if setting != name and value != str(getattr(defaults, setting, None)):
             changed.append(f"{setting}={value}")
     return changed

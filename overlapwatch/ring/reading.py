@@ -166,10 +166,10 @@ def read_to_hole(cells: I64, first: int) -> Batch:
             hole = bool((cells[(slot + ahead) % capacity, -1] > slot + 1).any())
             break
         if not whole.any():
-            # Lapped, perhaps many times: go on at the oldest slot that can still be there.
-            oldest = max(slot, newest_slot(cells) + 1 - capacity)
-            lost += oldest - slot
-            slot = oldest
+            # Lapped, perhaps many times: go on at the first slot that no cell has gone beyond.
+            next_in_cell = slot + (np.arange(capacity) - slot) % capacity
+            reached = int(np.maximum(next_in_cell, cells[:, -1] - 1).min())
+            lost, slot = lost + reached - slot, reached
         look *= 8
     return Batch(as_records(np.concatenate(parts)), np.concatenate(numbers), slot, lost, hole)
 
@@ -177,7 +177,8 @@ def read_to_hole(cells: I64, first: int) -> Batch:
 def read_all(cells: I64, first: int, newest: int) -> Batch:
     """Return the whole slots from `first` to `newest`; whatever else lies between is lost."""
     next_slot = max(first, newest + 1)
-    slots = np.arange(max(first, next_slot - len(cells)), next_slot, dtype=np.int64)
+    there = np.sort(cells[:, -1]) - 1
+    slots = there[(there >= first) & (there < next_slot)]
     words, whole = copy_slots(cells, slots)
     lost = next_slot - first - int(whole.sum())
     return Batch(as_records(words[whole]), slots[whole], next_slot, lost)

@@ -83,6 +83,9 @@ def total(iv: Intervals) -> int:
     return int((iv.end - iv.start).sum())
 
 
+_NO_SPANS: Spans = (np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.int64))
+
+
 def intersect_spans(start: I64, end: I64, iv: Intervals) -> Spans:
     """Return the pieces of each span that lie in the union, ordered by span.
 
@@ -90,6 +93,12 @@ def intersect_spans(start: I64, end: I64, iv: Intervals) -> Spans:
 
     span 0: 0-7, span 1: 4-9; union 3-5 6-10        pieces 3-5 (0), 6-7 (0), 4-5 (1), 6-9 (1)
     """
+    if not len(start) or not len(iv):
+        return _NO_SPANS
+    if len(iv) == 1:  # most windows: no need to find out how many pieces a span has
+        low, high = iv.start[0], iv.end[0]
+        index = np.flatnonzero((start < high) & (np.maximum(end, start + 1) > low))
+        return np.maximum(start[index], low), np.minimum(end[index], high), index
     first = np.searchsorted(iv.end, start, side="right")
     after = np.searchsorted(iv.start, np.maximum(end, start + 1), side="left")
     count = np.maximum(after - first, 0)

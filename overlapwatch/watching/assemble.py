@@ -77,7 +77,7 @@ class Assembler:
         elif not self._stuck_since_ns:
             self._stuck_since_ns = now_ns
         self._next = batch.next_slot
-        for number in np.unique(batch.records["step"]):
+        for number in set(batch.records["step"].tolist()):
             chosen = batch.records["step"] == number
             if number <= self._last_emitted:
                 self.late += int(chosen.sum())

@@ -27,6 +27,7 @@ from overlapwatch.timeline.model import Origin
 from overlapwatch.timeline.records import from_records
 from overlapwatch.vocabulary import (
     GRADIENT_READY,
+    RECORD,
     SUMMARY,
     Name,
     NameKind,
@@ -93,6 +94,8 @@ class Drain:
         self._flushed_ns = self._counted_ns = recorder.now()
         self._warned_of: set[int] = set()
         self._spent_ns = 0
+        self._reaching_in = np.empty(0, RECORD)  # spans of earlier steps that reach into this one
+        self._kept_previous = False
         self._previous_end_ns = 0
         self.summaries: deque[np.void] = deque(maxlen=8192)
         self.steps = 0
@@ -170,8 +173,9 @@ class Drain:
         if not self._recorder.times.on_host:
             self._join_to_previous(records)
         estimate_starts(records, self._recorder.group_workers)
+        reaching_in = self._reaching_in
         timeline = from_records(
-            records,
+            np.concatenate([reaching_in, records]) if len(reaching_in) else records,
             origin=self._origin,
             gradients=gradients,
             names=self._tables.names,
@@ -182,10 +186,19 @@ class Drain:
         if summary["unfinished"]:
             summary["flags"] |= StepFlag.UNFINISHED
         summary["flags"] = self._keeper.judge(summary)
+        kept = bool(summary["flags"] & StepFlag.EVENTS_KEPT)
+        if kept and not self._kept_previous and len(reaching_in):
+            records = np.concatenate(
+                [reaching_in, records]
+            )  # the log would not know them otherwise
+        self._kept_previous = kept
+        self._reaching_in = _reaching_beyond(
+            np.concatenate([reaching_in, step.records]), int(summary["end_ns"])
+        )
         self.steps += 1
         self.summaries.append(summary)
         self._unwritten.append(summary)
-        if self._writer is not None and summary["flags"] & StepFlag.EVENTS_KEPT:
+        if self._writer is not None and kept:
             self.kept += 1
             self._writer.write(Events(step.number, step.number, int(summary["flags"]), records))
             every = self._settings.gradients_every
@@ -263,3 +276,12 @@ class Drain:
             **self._recorder.times.counts(),
             **self._sample(),
         }
+
+
+def _reaching_beyond(records: NDArray[np.void], end_ns: int) -> NDArray[np.void]:
+    """Return the spans that go on after a step's end: the next step's window holds a part of them."""
+    beyond = (records["finish"] > end_ns) & (records["kind"] != RecordKind.STEP)
+    return np.asarray(records[beyond][-_MOST_REACHING_IN:])
+
+
+_MOST_REACHING_IN = 1024

@@ -3,7 +3,7 @@
 import struct
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from overlapwatch.ring import Ring
@@ -49,8 +49,13 @@ class PlainRing:
         return found, lost, slot
 
 
-@given(OPERATIONS)
-def test_a_ring_does_what_its_plain_twin_does(operations):
+@example(operations=[("write", 16), ("hole", 0), ("write", 1), ("read", False)])
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(operations=OPERATIONS)
+def test_a_ring_does_what_its_plain_twin_does(monkeypatch, operations):
+    monkeypatch.setattr("overlapwatch.ring.writing._HOLE_GRACE_S", 0.0)
     ring, _ = Ring.create("ring", CAPACITY, (), {})
     twin = PlainRing()
     at = read = lost = 0

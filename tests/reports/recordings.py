@@ -9,11 +9,14 @@ A job is described in ms: compute blocks of the backward, and how long each send
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 import numpy as np
 
 from overlapwatch.accounting.summarize import summarize
+from overlapwatch.log.frames import ClockPair, Events, Header, Names, Summaries
+from overlapwatch.log.writer import LogWriter
 from overlapwatch.timeline.model import Origin, Recording, Skipped, Unknown
 from overlapwatch.timeline.records import from_records
 from overlapwatch.vocabulary import (
@@ -190,6 +193,25 @@ class Job:
         }
         return Recording(**{**values, **changes})
 
+    def write_log(self, directory: Path, *, end: bool = True, host: str = "node-a", pid: int = 4242) -> Path:
+        """Write the job as a log into `directory`, as the watch does."""
+        recording = self.recording()
+        header = Header(self.rank, self.world, self.rank, host, pid, "5f3a91c2", ClockPair(BASE_NS, BASE_NS), mode="passive",
+                        device="cpu", versions={"torch": "2.13.0"}, environment={"NCCL_ALGO": "Ring"})  # fmt: skip
+        path = directory / f"rank{self.rank}-5f3a91c2.owlog"
+        writer = LogWriter.to_file(path, header, 1 << 30)
+        group = Name(1, NameKind.GROUP, "default", tuple(range(self.world)))
+        writer.write(Names((*self.tables().values(), group)))
+        records = self.records()
+        for step in range(self.steps):
+            writer.write(Events(step, step, 0, records[records["step"] == step]))
+        writer.write(Summaries(recording.summaries))
+        if end:
+            writer.close("closed", {"steps": self.steps})
+        else:
+            writer.flush()
+        return path
+
 
 def ns(ms: float) -> int:
     """Times lie after BASE_NS: a time of 0 means "not known"."""
@@ -285,6 +307,4 @@ def hostile() -> Recording:
     timeline = recording.timeline
     skipped = (Skipped("log bytes", 412, "damaged or cut short"),)
     unknown = (Unknown("[blink]the start of collectives[/blink]", "nobody can see it on gloo"),)
-    from dataclasses import replace
-
     return replace(recording, timeline=replace(timeline, skipped=skipped, unknown=unknown))
