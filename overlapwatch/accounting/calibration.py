@@ -1,16 +1,16 @@
 """How far the marker-based compute lane is off, measured on the steps that ran under a profiler.
 
-In: the Timeline of a step as the marks have it, and the spans that a profiler saw in the same step. Out: a
-`Calibration`: the same window accounted twice, by the same functions, once with each compute lane. The communication
-lane is the same in both.
+In: the Timeline of a step as the marks have it, and the spans that a profiler saw in the same step.
+Out: a `Calibration`: one window accounted twice, by the same functions, with either compute lane.
+The communication lane is the same in both.
 
     marks      0-10            compute 10, of communication 4-12 hidden  6      6 / 8
     kernels    0-3, 5-9        compute  7, of communication 4-12 hidden  4      4 / 8
     in both    7    marks only 3 (gaps between launches)    kernels only 0 (work outside the marked spans)
 
-The window is what both have seen of the step. Under a profiler a step takes longer, its gaps above all: the difference
-is a bound on how much the marks overstate compute in other steps, not its size. On the CPU the "kernels" are operators,
-from call to return; `rule` says what they are.
+The window is what both have seen of the step. Under a profiler a step takes longer, its gaps above
+all, so the difference is rather an upper bound of what the marks overstate in other steps. On the
+CPU the "kernels" are operators, from call to return; `kernels_rule` says what they are.
 """
 
 from dataclasses import dataclass, replace

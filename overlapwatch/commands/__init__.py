@@ -118,5 +118,5 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _show_what_can_be_shown() -> None:
     """Let a terminal or pipe without a character print a question mark, not raise."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):
+        if isinstance(stream, TextIOWrapper) and stream.encoding.lower() != "utf-8":
             stream.reconfigure(errors="replace")

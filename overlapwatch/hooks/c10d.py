@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
+from overlapwatch.hooks.compiler import not_compiled
 from overlapwatch.hooks.recorder import Recorder
 from overlapwatch.vocabulary import CollectiveKind, NameKind, Phase, RecordFlag
 
@@ -188,6 +189,7 @@ class CollectiveTap:
             set()
         )  # groups whose backend has no future for this op: asking costs an exception each time
 
+        @not_compiled
         def kernel(keyset: Any, *args: Any) -> Any:
             if not recorder.recording:
                 return redispatch(keyset & below, *args)

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._pytree import tree_leaves
 
+from overlapwatch.hooks.compiler import not_compiled
 from overlapwatch.hooks.ddp_layout import Layout, Stage, parameters_of, read_layout
 from overlapwatch.hooks.recorder import BackwardReport, Recorder
 from overlapwatch.hooks.steps import StepBoundaries
@@ -76,6 +77,7 @@ class DdpModule:
 
     # -- forward -----------------------------------------------------------------------------------------------
 
+    @not_compiled
     def _before_forward(self, _module: Any, _args: Any) -> None:
         recorder = self._recorder
         if not recorder.on:
@@ -90,6 +92,7 @@ class DdpModule:
         except Exception as error:  # noqa: BLE001 - whatever it is, it stays with us
             recorder.guard.trip("forward hook", error)
 
+    @not_compiled
     def _after_forward(self, _module: Any, _args: Any, output: Any) -> None:
         recorder = self._recorder
         if not recorder.on:
@@ -142,6 +145,7 @@ class DdpModule:
 
     # -- backward ----------------------------------------------------------------------------------------------
 
+    @not_compiled
     def _backward_begins(self, _gradient: torch.Tensor) -> None:
         recorder = self._recorder
         if not recorder.on:
@@ -170,6 +174,7 @@ class DdpModule:
         except Exception as error:  # noqa: BLE001
             recorder.guard.trip("backward hook", error)
 
+    @not_compiled
     def _compute_ended(self) -> None:
         recorder = self._recorder
         if not recorder.on:
@@ -186,6 +191,7 @@ class DdpModule:
         except Exception as error:  # noqa: BLE001
             recorder.guard.trip("backward hook", error)
 
+    @not_compiled
     def _backward_ended(self) -> None:
         recorder = self._recorder
         if not recorder.on:
@@ -248,12 +254,6 @@ class DdpModule:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-
-
-# A compiled model must not trace our hooks. This mark is what `torch.compiler.disable` leaves on a function; that
-# decorator itself would import the compiler (seconds) into jobs that do not use it.
-for _hook in ("_before_forward", "_after_forward"):
-    vars(DdpModule)[_hook]._torchdynamo_disable = True  # noqa: SLF001
 
 
 class DdpInstrument:

@@ -18,6 +18,7 @@ from typing import Any
 import torch.distributed as dist
 
 from overlapwatch.errors import ConfigurationError
+from overlapwatch.hooks.compiler import not_compiled
 from overlapwatch.hooks.ddp import DdpModule
 from overlapwatch.hooks.recorder import Recorder
 from overlapwatch.vocabulary import CollectiveKind, RecordFlag
@@ -172,6 +173,7 @@ class CommHookMode:
         known = name in _ALL_REDUCING or not self._users
         kind = CollectiveKind.ALL_REDUCE if known else CollectiveKind.UNKNOWN
 
+        @not_compiled
         def overlapwatch_comm_hook(state: Any, bucket: Any) -> Any:
             if not (recorder.recording and isinstance(bucket, dist.GradBucket)):
                 return hook(state, bucket)

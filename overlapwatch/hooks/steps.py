@@ -18,6 +18,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from overlapwatch.hooks.compiler import not_compiled
 from overlapwatch.hooks.recorder import Recorder
 from overlapwatch.vocabulary import NameKind, Phase, RecordKind, StepFlag
 
@@ -54,6 +55,7 @@ class StepBoundaries:
         if self._ended_at:
             self._ended_at = self._recorder.now()
 
+    @not_compiled
     def explicit(self) -> None:
         """The user says: a step ends here."""
         self._explicit = True
@@ -82,6 +84,7 @@ class StepBoundaries:
             self._relevant[optimizer] = known
         return known
 
+    @not_compiled
     def _before_step(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         recorder = self._recorder
         if (
@@ -101,6 +104,7 @@ class StepBoundaries:
         except Exception as error:  # noqa: BLE001 - whatever it is, it stays with us
             recorder.guard.trip("optimizer hook", error)
 
+    @not_compiled
     def _after_step(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         if self._inside is not optimizer:
             return

@@ -132,7 +132,7 @@ def _content(row: BucketRow) -> tuple[str, str, str, str]:
 def tail(analysis: Analysis) -> Iterator[RenderableType]:
     """Yield how long reductions outlived compute, what that was spent on, and the worst steps."""
     told = analysis.tail
-    if not told.steps or not (told.known or analysis.partition.observed):
+    if not told.steps or not analysis.messages.total.count:
         return
     yield heading("Tail")
     yield note("last reduction's end minus the last forward or backward compute's end, at least 0")

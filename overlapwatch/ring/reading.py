@@ -3,8 +3,7 @@
 In: the cells, live memory. Out: `Batch`es of whole records. A writer clears the slot and stores the
 begin ticket, the record, the end ticket, in that order (it is one `pack_into`); a reader looks at
 the end ticket, copies, and looks at the begin ticket, so both agree only when nothing was stored
-between. With four cells, and slot 6 drawn
-by a thread that has not packed it yet:
+between. With four cells, and slot 6 drawn by a thread that has not packed it yet:
 
     cell          0        1        2        3
     slot held     4        5        2        7       (6 belongs in cell 2, which still holds 2)

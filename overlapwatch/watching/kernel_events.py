@@ -139,7 +139,8 @@ def place_clock(before: I64, after: I64, ran: Ran) -> tuple[Place, int]:
         before 200, after 240, the profiler says 1205-1230        offset between -1005 and -990: -998 with error 8
 
     Args:
-        before, after: int64 ns, our readings around each anchor, in order.
+        before: int64 ns, our reading before each anchor, in order.
+        after: our reading after it.
         ran: events that hold the anchors.
 
     Raises:
@@ -160,6 +161,6 @@ def place_clock(before: I64, after: I64, ran: Ran) -> tuple[Place, int]:
     moved = (offsets[1] - offsets[0]) / max(last - first, 1)
 
     def place(ns: I64) -> I64:
-        return ns + offsets[0] + np.rint((ns - first) * moved).astype(np.int64)
+        return np.asarray(ns + offsets[0] + np.rint((ns - first) * moved), np.int64)
 
     return place, max(errors)

@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from overlapwatch.accounting.calibration import Calibration, calibrate
 from overlapwatch.hooks import note_installed, note_removed
@@ -90,7 +91,8 @@ class _Window:
     step: int
     thread: int
     profiler: Any
-    start_ns: int = 0
+    handle: Any  # of the optimizer hook that ends it when boundaries do not come any more
+    start_ns: int
     end_ns: int = 0
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = ()
@@ -128,6 +130,8 @@ class KernelWindows:
         """A step has begun: end the window of the one before, and open one when it is time. Never raises."""
         try:
             if self._open is not None:
+                if self._open.thread != threading.get_ident():
+                    return  # only the thread that started a profiler can stop it
                 self._end_window()
             self._due |= step >= self._first and step % self._every == 0
             if self._due and not self._ended and self._recorder.recording:
@@ -146,20 +150,21 @@ class KernelWindows:
         profiler = torch.autograd.profiler.profile(use_device=device, use_kineto=True)
         with self._others.ours():
             profiler.__enter__()
-        self._open = _Window(step, threading.get_ident(), profiler, self._recorder.now())
+        handle = register_optimizer_step_post_hook(self._end_without_boundary)
+        began = self._recorder.now()
+        self._open = _Window(step, threading.get_ident(), profiler, handle, began)
         self._leave_anchors(self._open)
 
     def _end_window(self) -> None:
         window, self._open = self._open, None
         assert window is not None
         self._recorder.flag_step(StepFlag.DISTURBED)
-        self._leave_anchors(window)
-        window.end_ns = self._recorder.now()
-        self._stop(window)
-        if window.thread == threading.get_ident():
-            self._unread.append(window)
-        else:  # PyTorch leaves the events with the thread that started the profiler
-            self._drop("its step ended on another thread")
+        try:
+            self._leave_anchors(window)
+            window.end_ns = self._recorder.now()
+        finally:
+            self._stop(window)
+        self._unread.append(window)
 
     def _leave_anchors(self, window: _Window) -> None:
         """Leave marks that the profiler stamps with its clock, between two readings of ours."""
@@ -174,15 +179,29 @@ class KernelWindows:
         window.after += tuple(after for _, after in times)
 
     def _stop(self, window: _Window) -> None:
+        window.handle.remove()
         with self._others.ours():
             window.profiler.__exit__(None, None, None)
 
+    def _end_without_boundary(self, *_: Any) -> None:
+        """An optimizer has stepped. The watch may have turned itself off: no boundary will come then."""
+        if not self._recorder.on:
+            self._throw_away("the watch was turned off in it")
+
     def _give_way(self) -> None:
         """Another profiler comes: ours is gone before it does."""
-        window, self._open = self._open, None
-        if window is not None:
-            self._stop(window)
-            self._drop("another profiler was started in it")
+        self._throw_away("another profiler was started in it")
+
+    def _throw_away(self, because: str) -> None:
+        window = self._open
+        # Only the thread that started a profiler can stop it: on another one, the next boundary or optimizer step will.
+        if window is not None and window.thread == threading.get_ident():
+            self._open = None
+            self._drop(because)
+            try:
+                self._stop(window)
+            except Exception as error:  # noqa: BLE001 - whatever it is, it stays with us
+                self._give_up(error)
 
     def _drop(self, because: str) -> None:
         self._counts["dropped"] += 1
@@ -194,7 +213,7 @@ class KernelWindows:
             self.notes.append(text)
 
     def _give_up(self, error: BaseException) -> None:
-        self._ended, self._open = True, None
+        self._ended = True  # a window that is open ends at the next boundary
         text = f"no more kernel-level windows: {type(error).__name__}: {error}"
         self._note(text)
         log.warning("%s; training is not affected", text)
@@ -210,7 +229,7 @@ class KernelWindows:
             try:
                 windows.append(self._read(self._unread.popleft()))
                 self._counts["read"] += 1
-            except Exception as error:  # noqa: BLE001, PERF203 - whatever it is, it stays with us
+            except Exception as error:  # noqa: BLE001 - whatever it is, it stays with us
                 self._counts["dropped"] += 1
                 self._give_up(error)
         return windows
@@ -241,14 +260,9 @@ class KernelWindows:
     def close(self) -> None:
         """End a running window, without a result, and leave PyTorch as it was. Safe to call twice."""
         self._ended = True
-        window, self._open = self._open, None
-        try:
-            if window is not None:
-                self._stop(window)
-                self._drop("the watch was closed in it")
-        finally:
-            self._others.remove()
-            note_removed("kernel windows")
+        self._throw_away("the watch was closed in it")
+        self._others.remove()
+        note_removed("kernel windows")
 
 
 def _mark() -> Any:

@@ -34,7 +34,9 @@ class OtherProfilers:
         self._give_way = give_way
         self._our_thread = 0
         self._there = any(
-            isinstance(thing, watched.profile) and thing.entered and thing.kineto_results is None
+            issubclass(type(thing), watched.profile)  # isinstance would wake lazy objects
+            and thing.entered
+            and thing.kineto_results is None
             for thing in gc.get_objects()
         )
         self._originals = {name: getattr(watched, name) for name in (*_BEFORE, _AFTER)}

@@ -31,6 +31,7 @@ from overlapwatch.log.sinks import StepSinks, open_sinks
 from overlapwatch.log.writer import LogWriter
 from overlapwatch.reports.live import closing_lines
 from overlapwatch.ring import Ring, default_directories
+from overlapwatch.ring.abandoned import remove_abandoned
 from overlapwatch.settings import Settings
 from overlapwatch.timeline.model import Origin
 from overlapwatch.vocabulary import SUMMARY, StepFlag
@@ -56,15 +57,18 @@ class Watch:
         self.mode = "hook" if settings.mode == "hook" else "passive"
         self.pid = os.getpid()
         self._closed = False
+        self._sinks = self._open_sinks()  # first, since it may refuse a setting
         run_id = agree_on_run_id()
         self.log_path = (
             settings.log_dir / f"rank{self.rank}-{run_id}.owlog" if settings.log_dir else None
         )
         self._guard = Guard()
+        directories = default_directories(settings.ring_dir)
+        remove_abandoned(directories)
         self._ring, problems = Ring.create(
             f"{run_id}-rank{self.rank}-{self.pid}.owring",
             settings.ring_slots,
-            default_directories(settings.ring_dir),
+            directories,
             {"run_id": run_id, "rank": self.rank, "pid": self.pid, "log": str(self.log_path or "")},
         )
         for problem in problems:
@@ -75,12 +79,7 @@ class Watch:
         self._recorder = Recorder(self._ring, self._names, chosen.times, self._guard)
         self._install_ranges(on_device=device.type != "cpu")
         self._counters = self._find_counters(on_device=device.type != "cpu")
-        self._boundaries = StepBoundaries(self._recorder, lambda p: self._ddp.holds(p))  # noqa: PLW0108 - made on the next line
-        self._ddp = DdpInstrument(self._recorder, self._boundaries)
-        self._tap: CollectiveTap | None = None
-        self._removals: list[Callable[[], None]] = []
         self._writer = self._open_log(run_id)
-        self._sinks = self._open_sinks()
         origin = Origin("owlog", str(self.log_path or ""), self.rank, self.world, chosen.device)
         self._drain = Drain(
             self._recorder,
@@ -92,6 +91,11 @@ class Watch:
         )
         self._guard.call_when_tripped(self._stopped)
         self._recorder.boundary_listeners.append(self._choose_shadow)
+        # The hooks come last: nothing is installed if something above fails.
+        self._tap: CollectiveTap | None = None
+        self._removals: list[Callable[[], None]] = []
+        self._boundaries = StepBoundaries(self._recorder, lambda p: self._ddp.holds(p))  # noqa: PLW0108 - made on the next line
+        self._ddp = DdpInstrument(self._recorder, self._boundaries)
 
     def _install_ranges(self, *, on_device: bool) -> None:
         wanted = self.settings.nvtx == "on" or (self.settings.nvtx == "auto" and on_device)

@@ -241,7 +241,10 @@ def main() -> None:
             counted = np.diff(plain.counted).tolist()
             counted[-1] += _behind_the_last_step(plain)
             truth = {"counted": counted, "ddp_buckets": launched_by_ddp(plain)}
-            print(json.dumps({"case": name, "mode": "none", "s": time.monotonic()-began, **truth}), flush=True)
+            print(
+                json.dumps({"case": name, "mode": "none", "s": time.monotonic() - began, **truth}),
+                flush=True,
+            )
         except Exception:  # noqa: BLE001
             print(json.dumps({"case": name, "mode": "none", "raised": traceback.format_exc()}))
             continue
@@ -253,7 +256,10 @@ def main() -> None:
                 told = compare(name, mode, plain, before)
             except Exception:  # noqa: BLE001
                 told = {"raised": traceback.format_exc()}
-            print(json.dumps({"case": name, "mode": mode, "s": time.monotonic()-began, **told}), flush=True)
+            print(
+                json.dumps({"case": name, "mode": mode, "s": time.monotonic() - began, **told}),
+                flush=True,
+            )
     dist.destroy_process_group()
 
 

@@ -25,8 +25,8 @@ from tests.support.slowlink import requires_slow_link, slow_link
 
 JOB = Path(__file__).with_name("worked_example_job.py")
 STEPS = 8
-UNIT_BYTES = 600_000  # an all-reduce of this size takes about 100 ms at the rate below; small, so that copying costs nothing
-RATE_MBIT = 50
+UNIT_BYTES = 1_200_000  # an all-reduce of this size takes about 100 ms at the rate below
+RATE_MBIT = 100
 STEP_TOLERANCE = 0.05
 TAIL_TOLERANCE = 0.15
 PARTS = ("compute_only_ns", "communication_only_ns", "overlap_ns", "idle_ns")

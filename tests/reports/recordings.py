@@ -151,7 +151,7 @@ class Job:
         bucket = self.tables()[owner]
         flags = RecordFlag(0) if self.start_seen else RecordFlag.FINISH_ESTIMATED
         times = (ns(ready), ns(ready), ns(start) if self.start_seen else 0, ns(finish))
-        gate = bucket.members[-1]
+        gate = bucket.members[-1] if bucket.members else 0
         self._rows.append((RecordKind.COLLECTIVE, Phase.BACKWARD, CollectiveKind.ALL_REDUCE, flags, step, owner, 1, 0,
                            self._sequence, gate, bucket.bytes, *times))  # fmt: skip
 
@@ -193,7 +193,9 @@ class Job:
         }
         return Recording(**{**values, **changes})
 
-    def write_log(self, directory: Path, *, end: bool = True, host: str = "node-a", pid: int = 4242) -> Path:
+    def write_log(
+        self, directory: Path, *, end: bool = True, host: str = "node-a", pid: int = 4242
+    ) -> Path:
         """Write the job as a log into `directory`, as the watch does."""
         recording = self.recording()
         header = Header(self.rank, self.world, self.rank, host, pid, "5f3a91c2", ClockPair(BASE_NS, BASE_NS), mode="passive",

@@ -98,13 +98,26 @@ def test_size_is_decimal_and_never_zero_for_something(count, text):
 
 
 def test_counted():
-    assert [counted(n, "step") for n in (0, 1, 2, 1200)] == ["0 steps", "1 step", "2 steps", "1,200 steps"]
+    assert [counted(n, "step") for n in (0, 1, 2, 1200)] == [
+        "0 steps",
+        "1 step",
+        "2 steps",
+        "1,200 steps",
+    ]
     assert counted(2, "match", "matches") == "2 matches"
 
 
 @pytest.mark.parametrize(
     ("share", "drawn"),
-    [(0, ""), (1e-9, "▏"), (0.5, "████"), (0.55, "████▍"), (1, "████████"), (1.7, "████████"), (-1, "")],
+    [
+        (0, ""),
+        (1e-9, "▏"),
+        (0.5, "████"),
+        (0.55, "████▍"),
+        (1, "████████"),
+        (1.7, "████████"),
+        (-1, ""),
+    ],
 )
 def test_bar_shows_whatever_is_there(share, drawn):
     assert bar(share, 8) == drawn

@@ -60,7 +60,9 @@ def test_the_worked_example():
 
 
 def test_the_head_of_the_object():
-    made = to_dict([analyse(recordings.worked())], [InputFile("runs/a/rank0-5f3a91c2.owlog", "ab12", 4096)])
+    made = to_dict(
+        [analyse(recordings.worked())], [InputFile("runs/a/rank0-5f3a91c2.owlog", "ab12", 4096)]
+    )
     assert made["schema"] == SCHEMA == 1
     (source,) = made["inputs"]
     assert (source["path"], source["source"]) == ("runs/a/rank0-5f3a91c2.owlog", "owlog")
@@ -80,7 +82,9 @@ def test_several_ranks_keep_apart():
 
 def test_skipped_records_are_in_the_input():
     (source,) = report("hostile")["inputs"]
-    assert source["skipped"] == [{"what": "log bytes", "count": 412, "because": "damaged or cut short"}]
+    assert source["skipped"] == [
+        {"what": "log bytes", "count": 412, "because": "damaged or cut short"}
+    ]
     assert len(source["notes"]) == 1
 
 
@@ -104,7 +108,17 @@ def test_what_is_not_known_is_null_and_said():
     recording = recordings.worked()
     sent = recording.timeline.communication.copy()
     sent["finish"] = 0
-    made = to_dict([analyse(replace(recording, timeline=replace(recording.timeline, communication=sent), summaries=recording.summaries[:0]))])
+    made = to_dict(
+        [
+            analyse(
+                replace(
+                    recording,
+                    timeline=replace(recording.timeline, communication=sent),
+                    summaries=recording.summaries[:0],
+                )
+            )
+        ]
+    )
     parts = made["timelines"][0]["partition"]
     assert parts["communication_ns"] is None
     assert parts["overlap_ratio"] is None

@@ -10,7 +10,16 @@ from overlapwatch.reports.live import closing_lines, step_line
 from overlapwatch.vocabulary import NOT_KNOWN, SUMMARY, StepFlag
 from tests.reports import recordings
 
-TIMES = ("compute_ns", "communication_ns", "compute_only_ns", "communication_only_ns", "overlap_ns", "idle_ns", "tail_ns", "wait_ns")
+TIMES = (
+    "compute_ns",
+    "communication_ns",
+    "compute_only_ns",
+    "communication_only_ns",
+    "overlap_ns",
+    "idle_ns",
+    "tail_ns",
+    "wait_ns",
+)
 TYPICAL = {"step": 120, "took": 412.3, "communication_ns": 150.2, "overlap_ns": 92.1, "communication_only_ns": 58.1, "tail_ns": 12.3, "buckets": 4, "collectives": 4}  # fmt: skip
 UNKNOWN = dict.fromkeys(TIMES, NOT_KNOWN)
 
@@ -71,8 +80,20 @@ def test_step_line(fields, line):
 
 def test_typical_lines_stand_under_one_another():
     lines = [
-        step_line(summary(step=step, took=took, communication_ns=sent, overlap_ns=hidden, communication_only_ns=sent - hidden))
-        for step, took, sent, hidden in [(7, 999.9, 100.1, 90.2), (58, 101.2, 55.5, 9.1), (120, 412.3, 9.99, 9.99)]
+        step_line(
+            summary(
+                step=step,
+                took=took,
+                communication_ns=sent,
+                overlap_ns=hidden,
+                communication_only_ns=sent - hidden,
+            )
+        )
+        for step, took, sent, hidden in [
+            (7, 999.9, 100.1, 90.2),
+            (58, 101.2, 55.5, 9.1),
+            (120, 412.3, 9.99, 9.99),
+        ]
     ]
     words = ("comm", "hidden", "exposed", "tail", "4 buckets")
     assert len({tuple(line.index(word) for word in words) for line in lines}) == 1
@@ -109,5 +130,7 @@ def test_closing_lines_without_a_log_or_shadow_steps():
 
 
 def test_a_wait_that_is_not_known_is_not_printed():
-    cost = SimpleNamespace(verdict="x", difference_ns=5, wait_with_ns=None, wait_without_ns=3, waits=0)
+    cost = SimpleNamespace(
+        verdict="x", difference_ns=5, wait_with_ns=None, wait_without_ns=3, waits=0
+    )
     assert len(closing_lines(None, cost)) == 2
