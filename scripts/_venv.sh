@@ -57,7 +57,10 @@ for path in sys.argv[1:]:
     digest.update(open(path, "rb").read())
 print(digest.hexdigest())' "${files[@]}")
   [ "$(cat "$stamp" 2>/dev/null)" = "$sum" ] && return
-  echo "installing into .venv (the first time this takes minutes: PyTorch is large)"
+  case $name in
+    pip) echo "bringing pip in .venv up to date" ;;
+    *) echo "installing into .venv (the first time this takes minutes: PyTorch is large)" ;;
+  esac
   rm -f "$stamp"
   (cd "$ROOT" && "$VENV/bin/python" -m pip install -qq -c constraints.txt "$@") ||
     die "pip could not install; its message is above"
@@ -68,7 +71,7 @@ ready_venv() {
   make_venv
   if [ "$1" = test ]; then
     # `--group` reads the development tools from pyproject.toml; pip knows it from 25.1 on.
-    "$VENV/bin/python" -m pip install --help | grep -q -- --group || install pip constraints.txt -- --upgrade pip
+    "$VENV/bin/python" -m pip install --help | grep -- --group >/dev/null || install pip constraints.txt -- --upgrade pip
     install test pyproject.toml constraints.txt -- -e '.[torch]' --group dev
   else
     install demo pyproject.toml constraints.txt -- -e '.[torch]'

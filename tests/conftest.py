@@ -8,12 +8,11 @@ import pytest
 
 @pytest.fixture(autouse=True)
 def no_hook_is_left() -> Iterator[None]:
-    """Fail a test after which something is still installed in torch, naming it; and keep the next tests clean of it."""
+    """Fail a test after which something is still installed in torch, naming it."""
     yield
     hooks = sys.modules.get("overlapwatch.hooks")  # a test that never imported it installed nothing
-    installed = getattr(hooks, "installed", None)
-    if installed is not None:
-        assert installed() == []
+    if hooks is not None:
+        assert hooks.installed() == []
 
 
 def pytest_sessionfinish() -> None:

@@ -124,7 +124,7 @@ def main() -> None:
         losses.append(loss.detach() * args.accumulate)
         if rank == 0 and (step == 1 or step % args.loss_every == 0):
             mean = torch.stack(losses[-args.loss_every :]).mean().item()
-            print(f"loss {mean:.3f} after {step} steps", flush=True)
+            print(f"loss {mean:.3f} at step {step}", flush=True)
 
     if rank == 0:
         final = torch.stack(losses[-10:]).mean().item()

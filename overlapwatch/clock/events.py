@@ -40,7 +40,7 @@ class _Anchor:
     recorded_ns: int
     not_before_ns: int  # when it was recorded, or last seen not to be complete
     device_ns: int = 0
-    offset_ns: int = 0
+    offset_ns: int | None = None  # None until something was placed by it
     complete: bool = False
     freed: bool = False  # its event went back to the pool
     users: int = 0  # pending marks that will be placed by it; the drain thread's business only
@@ -115,6 +115,9 @@ class DeviceEventClock:
         ] = {}  # per stream: event last seen incomplete, when
         self._last_ns: dict[int, int] = {}  # latest stamp, per stream
         self._anchor: _Anchor | None = None  # the newest recorded
+        self._in_force: tuple[int, int] | None = (
+            None  # the offset chosen last, and for which device time
+        )
         self._lock = threading.Lock()  # guards the counters of the rare paths
         self._closed = False
         self._made = self._missed = self._in_capture = 0
@@ -272,25 +275,28 @@ class DeviceEventClock:
                 anchor.device_ns = previous.device_ns + apart_ns
                 self._offset.loosen(error_ns)
             self._offset.observe(anchor.device_ns, anchor.not_before_ns, seen, error_ns)
-            anchor.offset_ns = self._choose_offset(anchor.device_ns, previous)
             anchor.complete = True
             self._anchored += 1
             self._kept.append(anchor)
 
-    def _choose_offset(self, device_ns: int, previous: _Anchor | None) -> int:
-        """Return the offset of an anchor: towards the middle of the feasible interval, but continuous."""
+    def _choose_offset(self, device_ns: int) -> int:
+        """Return the offset for an anchor: towards the middle of the feasible interval, but continuous."""
         low, high = self._feasible(device_ns)
         middle = (low + high) // 2
-        if previous is None:
-            return middle
-        in_force = previous.offset_ns
-        if not low <= in_force <= high:
-            self._corrections += 1
-            inside = min(max(in_force, low), high)
-            self._largest_correction_ns = max(self._largest_correction_ns, abs(inside - in_force))
-            return inside
-        step = abs(device_ns - previous.device_ns) * self._drift_ppm // 1_000_000
-        return in_force + min(max(middle - in_force, -step), step)
+        if self._in_force is None:
+            offset = middle
+        else:
+            before, at = self._in_force
+            if low <= before <= high:
+                step = abs(device_ns - at) * self._drift_ppm // 1_000_000
+                offset = before + min(max(middle - before, -step), step)
+            else:
+                offset = min(max(before, low), high)
+                self._corrections += 1
+                moved_ns = abs(offset - before)
+                self._largest_correction_ns = max(self._largest_correction_ns, moved_ns)
+        self._in_force = offset, device_ns
+        return offset
 
     def _resolve_marks(self) -> list[tuple[_Mark, _Anchor, int, int]]:
         done = []
@@ -324,6 +330,8 @@ class DeviceEventClock:
         self, mark: _Mark, anchor: _Anchor, device_ns: int, error_ns: int, stamp: Stamp
     ) -> int:
         """Stamp one resolved event; return how far it can be from the truth."""
+        if anchor.offset_ns is None:  # chosen when most is known, and kept from then on
+            anchor.offset_ns = self._choose_offset(anchor.device_ns)
         # One stream runs in order, whatever a moved offset says.
         ns = max(device_ns + anchor.offset_ns, self._last_ns.get(mark[0], 0))
         self._last_ns[mark[0]] = ns

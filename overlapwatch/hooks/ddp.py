@@ -25,6 +25,9 @@ from overlapwatch.hooks.recorder import BackwardReport, Recorder
 from overlapwatch.hooks.steps import StepBoundaries
 from overlapwatch.vocabulary import CollectiveKind, NameKind, Phase, RecordKind, StepFlag
 
+_SHADOWED = ("__getstate__", "register_comm_hook", "_register_builtin_comm_hook", "join_hook")
+"""Methods of DDP in front of which a watch puts attributes of the module."""
+
 
 class DdpModule:
     """One watched DDP module: its hooks, its layout, and how far the running backward has come."""
@@ -74,6 +77,22 @@ class DdpModule:
             ddp.register_forward_pre_hook(self._before_forward),
             ddp.register_forward_hook(self._after_forward),
         ]
+        # Looked up on the object by both `pickle` and `copy`. Without it a watched DDP module could not be copied.
+        ddp.__dict__["__getstate__"] = self._state_without_us
+
+    def _state_without_us(self) -> dict[str, Any]:
+        """Return what DDP's own `__getstate__` would, had nobody watched."""
+        plain: Any = type(self.ddp)
+        state: dict[str, Any] = plain.__getstate__(self.ddp)
+        for name in _SHADOWED:
+            state.pop(name, None)
+        for hooks, handle in zip(
+            ("_forward_pre_hooks", "_forward_hooks"), self._handles, strict=True
+        ):
+            state[hooks] = type(state[hooks])(
+                (number, hook) for number, hook in state[hooks].items() if number != handle.id
+            )
+        return state
 
     # -- forward -----------------------------------------------------------------------------------------------
 
@@ -254,6 +273,7 @@ class DdpModule:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
+        self.ddp.__dict__.pop("__getstate__", None)
 
 
 class DdpInstrument:

@@ -30,6 +30,7 @@ _ALL_REDUCING = {"allreduce_hook", "fp16_compress_hook", "bf16_compress_hook"}
 def lend_bucket(module: DdpModule, recorder: Recorder, hook: Hook) -> Hook:
     """Wrap a user's hook so that the collectives it launches are known to be this bucket's. Never alters anything."""
 
+    @not_compiled
     @functools.wraps(hook)
     def overlapwatch_hook(state: Any, bucket: Any) -> Any:
         if not (recorder.recording and isinstance(bucket, dist.GradBucket)):
@@ -52,7 +53,11 @@ class LaterHooks:
 
         @functools.wraps(register)
         def register_comm_hook(state: object, hook: Hook) -> None:
-            register(state, lend_bucket(module, recorder, hook) if _wrappable(hook) else hook)
+            if not _wrappable(hook):
+                register(state, hook)
+                return
+            register(state, lend_bucket(module, recorder, hook))
+            self._ddp._comm_hooks[-1] = (hook, state)  # noqa: SLF001 - it looks as the user made it
 
         self._ddp.register_comm_hook = register_comm_hook
 
@@ -79,7 +84,7 @@ class CommHookMode:
         self._recorder = recorder
         self._group_id = group_id
         self._sequence = 0
-        self._blind = False
+        self._blind = self._removed = False
         self._users: list[tuple[Hook, Any]] = list(self._ddp._comm_hooks)  # noqa: SLF001
         said = self._ddp._get_ddp_logging_data().get("comm_hook", "")  # noqa: SLF001
         if said and not self._users:
@@ -141,7 +146,22 @@ class CommHookMode:
             ddp._comm_hooks.append((hook, state))  # noqa: SLF001
             self._users.append((hook, state))
 
+        builtin = ddp._register_builtin_comm_hook  # noqa: SLF001
+
+        def register_builtin_comm_hook(kind: Any) -> None:
+            if not self._users:  # otherwise DDP refuses it, with its own words
+                self._give_way("a built-in communication hook cannot be wrapped")
+            builtin(kind)
+
         ddp.register_comm_hook = register_comm_hook
+        ddp._register_builtin_comm_hook = register_builtin_comm_hook  # noqa: SLF001
+
+    def _give_way(self, because: str) -> None:
+        """Leave before results would change: training goes on as if nobody had watched."""
+        self._recorder.guard.trip(
+            "mode='hook'", ConfigurationError(f"{because}; use mode='passive'")
+        )
+        self.remove()
 
     def _install_join(self) -> None:
         """`Join(..., divide_by_initial_world_size=False)` divides by a number that only DDP's own path knows."""
@@ -149,13 +169,7 @@ class CommHookMode:
 
         def watched_join_hook(**kwargs: Any) -> Any:
             if not kwargs.get("divide_by_initial_world_size", True) and not self._users:
-                self._recorder.guard.trip(
-                    "mode='hook'",
-                    ConfigurationError(
-                        "Join(divide_by_initial_world_size=False) needs DDP's own path; use mode='passive'"
-                    ),
-                )
-                self.remove()
+                self._give_way("Join(divide_by_initial_world_size=False) needs DDP's own path")
             return join_hook(**kwargs)
 
         ddp.join_hook = watched_join_hook
@@ -223,14 +237,19 @@ class CommHookMode:
         parameters, sparse = ddp._build_params_for_reducer()  # noqa: SLF001
         names = ddp._build_debug_param_to_name_mapping(parameters)  # noqa: SLF001
         ddp._ddp_init_helper(parameters, sparse, names, ddp.static_graph)  # noqa: SLF001
-        if ddp.static_graph:
-            ddp._set_static_graph()  # noqa: SLF001
+        if ddp.static_graph:  # as DDP's own __setstate__ does it; its method would only warn
+            ddp.reducer._set_static_graph()  # noqa: SLF001
+            ddp.logger._set_static_graph()  # noqa: SLF001
+            ddp._static_graph_delay_allreduce_enqueued = False  # noqa: SLF001
         ddp._has_rebuilt_buckets = False  # noqa: SLF001
         self._module.reset_layout()
 
     def remove(self) -> None:
         """DDP is as it was: the user's hooks unwrapped, its own methods back. Call between steps."""
-        for name in ("register_comm_hook", "join_hook"):
+        if self._removed:
+            return
+        self._removed = True
+        for name in ("register_comm_hook", "_register_builtin_comm_hook", "join_hook"):
             self._ddp.__dict__.pop(name, None)
         self._replace_reducer()
         for hook, state in self._users:

@@ -34,7 +34,10 @@ class StepBoundaries:
         )
         self._explicit = False
         self._ended_at = 0
-        self._inside: object | None = None
+        self._inside: torch.optim.Optimizer | None = None
+        self._interrupted = (
+            False  # a forward began inside: a closure ran the model, or the step raised
+        )
         self._slot = -1
         self._handles = [
             register_optimizer_step_pre_hook(self._before_step),
@@ -44,9 +47,9 @@ class StepBoundaries:
 
     def training_forward_begins(self) -> None:
         """A forward pass with gradients begins: if an optimizer has stepped since, a new step has begun."""
-        if self._inside is not None:  # that optimizer step raised, so its post hook never ran
-            self._inside, self._slot = None, -1
-            self._recorder.phase = Phase.OTHER
+        if self._inside is not None:
+            self._interrupted = True
+            self._end_span()
         if self._ended_at and not self._explicit:
             self._turn_over(self._ended_at)
 
@@ -54,6 +57,8 @@ class StepBoundaries:
         """Gradients are synchronised: an optimizer that ran inside the backward cannot have ended the step earlier."""
         if self._ended_at:
             self._ended_at = self._recorder.now()
+        if self._inside is not None and self._interrupted and self._recorder.recording:
+            self._begin_span(self._owner(self._inside))  # the closure is over
 
     @not_compiled
     def explicit(self) -> None:
@@ -84,23 +89,33 @@ class StepBoundaries:
             self._relevant[optimizer] = known
         return known
 
+    def _begin_span(self, owner: int) -> None:
+        # Inside a backward (a fused optimizer) the backward span goes on: the phase is not changed.
+        if self._recorder.phase != Phase.BACKWARD:
+            self._recorder.phase = Phase.OPTIMIZER
+        self._slot = self._recorder.begin(RecordKind.PHASE, Phase.OPTIMIZER, owner)
+
+    def _end_span(self) -> None:
+        if self._slot >= 0:
+            self._recorder.end(self._slot)
+            self._slot = -1
+        if self._recorder.phase == Phase.OPTIMIZER:
+            self._recorder.phase = Phase.OTHER
+
     @not_compiled
     def _before_step(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         recorder = self._recorder
-        if (
-            not recorder.on or self._inside is not None
-        ):  # an optimizer may drive another one: the outer one counts
+        # An optimizer may drive another one: the outer one counts.
+        if not recorder.on or (self._inside is not None and not self._interrupted):
             return
         try:
             owner = self._owner(optimizer)
             if not owner:
                 return
-            self._inside = optimizer
+            self._end_span()
+            self._inside, self._interrupted = optimizer, False
             if recorder.recording:
-                # Inside a backward (a fused optimizer) the backward span goes on: the phase is not changed.
-                if recorder.phase != Phase.BACKWARD:
-                    recorder.phase = Phase.OPTIMIZER
-                self._slot = recorder.begin(RecordKind.PHASE, Phase.OPTIMIZER, owner)
+                self._begin_span(owner)
         except Exception as error:  # noqa: BLE001 - whatever it is, it stays with us
             recorder.guard.trip("optimizer hook", error)
 
@@ -108,18 +123,15 @@ class StepBoundaries:
     def _after_step(self, optimizer: torch.optim.Optimizer, _args: Any, _kwargs: Any) -> None:
         if self._inside is not optimizer:
             return
-        self._inside = None
+        self._inside, self._interrupted = None, False
         recorder = self._recorder
         if not recorder.on:
             return
         try:
-            if self._slot >= 0:
-                recorder.end(self._slot)
-                self._slot = -1
-            self._ended_at = recorder.now()  # after the span, so that no part of it falls into the next step
+            self._end_span()
+            # After the span, so that no part of it falls into the next step.
+            self._ended_at = recorder.now()
             recorder.step_may_end()
-            if recorder.phase == Phase.OPTIMIZER:
-                recorder.phase = Phase.OTHER
         except Exception as error:  # noqa: BLE001
             recorder.guard.trip("optimizer hook", error)
 

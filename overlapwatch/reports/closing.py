@@ -36,6 +36,21 @@ def own_cost(analysis: Analysis) -> Iterator[RenderableType]:
     yield note("hooks stay in place in a shadow step: what they cost by being there is not in this")
 
 
+def calibration(analysis: Analysis) -> Iterator[RenderableType]:
+    """Yield how far the marks are off, by the steps that also ran under a profiler."""
+    marks_ns = analysis.counters.get("calibrated_marks_compute_ns", 0)
+    kernels_ns = analysis.counters.get("calibrated_kernels_compute_ns", 0)
+    if not (marks_ns and kernels_ns):
+        return
+    yield heading("Marks and kernels")
+    yield sentence(
+        f"in the steps that ran under a profiler, compute is {ms(marks_ns)} ms by marks and "
+        f"{ms(kernels_ns)} ms by what the profiler saw: {(marks_ns - kernels_ns) / 1e6:+,.2f} ms, "
+        f"{percent(abs(marks_ns - kernels_ns), kernels_ns)}"
+    )
+    yield note("a profiler widens the gaps between launches: elsewhere the marks are rather closer")
+
+
 def left_out(analysis: Analysis) -> Iterator[RenderableType]:
     """Yield notes, what the source could not use, and what the recorder counted about itself."""
     if not (analysis.notes or analysis.skipped or analysis.counters):

@@ -32,6 +32,7 @@ _REMARKS = tuple(
 """What is said of a step with a flag, in this order. Plain integers: enum arithmetic costs more
 than the line."""
 
+_REMARKABLE = sum(flag for flag, _ in _REMARKS)
 _SHADOW, _PARTIAL = int(StepFlag.SHADOW), int(StepFlag.PARTIAL)
 
 
@@ -43,22 +44,19 @@ def step_line(summary: np.void) -> str:
 
     """
     row = dict(zip(_FIELDS, summary.item(), strict=True))
-    flags, took_ns = row["flags"], row["end_ns"] - row["start_ns"]
-    parts = [f"step {row['step']:>3}", f"{_cell(took_ns, 5)} ms"]
+    flags, took_ns, tail_ns = row["flags"], row["end_ns"] - row["start_ns"], row["tail_ns"]
+    line = f"step {row['step']:>3}  {_cell(took_ns, 5)} ms"
     if flags & _SHADOW:
-        parts.append("recording off (shadow step)")
-        return "  ".join(parts)
+        return f"{line}  recording off (shadow step)"
     if not row["collectives"] and not flags & _PARTIAL:
-        parts.append("no communication seen")
+        line += "  no communication seen"
     else:
-        parts.append(_overlap(row, took_ns))
-        tail_ns = row["tail_ns"]
-        parts.append("tail not known" if tail_ns == NOT_KNOWN else f"tail {_cell(tail_ns, 4)} ms")
-        parts.append(
-            _counted(row["buckets"], "bucket") or _counted(row["collectives"], "collective")
-        )
-    parts += [text for flag, text in _REMARKS if flags & flag]
-    return "  ".join(filter(None, parts))
+        tail = "tail not known" if tail_ns == NOT_KNOWN else f"tail {_cell(tail_ns, 4)} ms"
+        sent = _counted(row["buckets"], "bucket") or _counted(row["collectives"], "collective")
+        line += f"  {_overlap(row, took_ns)}  {tail}" + (f"  {sent}" if sent else "")
+    if flags & _REMARKABLE:
+        line += "".join(f"  {text}" for flag, text in _REMARKS if flags & flag)
+    return line
 
 
 _FIELDS = SUMMARY.names or ()

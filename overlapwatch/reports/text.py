@@ -25,6 +25,7 @@ SECTIONS = (
     collectives.tail,
     collectives.traffic,
     closing.own_cost,
+    closing.calibration,
     closing.left_out,
     closing.not_known,
 )

@@ -72,8 +72,8 @@ class Assembler:
         stuck = self._stuck_since_ns and now_ns - self._stuck_since_ns > HOLE_GRACE_NS
         batch = self._ring.read(self._next, give_up_on_holes=bool(everything or stuck))
         self.lost += batch.lost
-        if batch.next_slot != self._next:
-            self._stuck_since_ns = 0
+        if not batch.hole or batch.next_slot != self._next:
+            self._stuck_since_ns = now_ns if batch.hole else 0
         elif not self._stuck_since_ns:
             self._stuck_since_ns = now_ns
         self._next = batch.next_slot

@@ -4,13 +4,13 @@ In: step boundaries. Out: for every Nth step a `KernelWindow`: the union of its 
 records. On a GPU these are kernels; on the CPU, which launches none, operators (`kernel_events`). Threads that autograd
 does not know (data loaders, gloo's own) are not in it.
 
-    boundary N       the profiler starts
-    boundary N + 1   the profiler stops
-    next `take()`    its events are read, on the drain thread
+    step N begins                        the profiler starts
+    its (first) optimizer step is done   it stops; without an optimizer, where the next step begins
+    next `take()`                        its events are read, on the drain thread
 
-All three steps are flagged as disturbed: what remains on the training thread is about 1 ms to start, 4 us an event to
-stop (PyTorch builds its events there; on a GPU it also synchronises the device, there and nowhere else), and 1 us an
-event for which the reading keeps the GIL at a stretch. PyTorch says something on standard error at every start.
+The steps in which these fall are flagged as disturbed. What remains on the training thread: 1 ms or so to start, 4 us
+an event to stop (PyTorch builds its events there; on a GPU it also synchronises the device, there and nowhere else), and
+1 us an event for which the reading keeps the GIL at a stretch. PyTorch 2.13 prints a line at every start and stop.
 
 A user's profiler has the way, always: no window opens while one is there, and one that is open when another profiler
 comes is closed first and thrown away.
@@ -33,7 +33,7 @@ from overlapwatch.hooks import note_installed, note_removed
 from overlapwatch.hooks.recorder import Recorder, log
 from overlapwatch.timeline.intervals import Intervals
 from overlapwatch.timeline.model import Lane, Timeline
-from overlapwatch.vocabulary import StepFlag
+from overlapwatch.vocabulary import Phase, StepFlag
 from overlapwatch.watching.kernel_events import (
     ANCHOR,
     device_spans,
@@ -91,7 +91,7 @@ class _Window:
     step: int
     thread: int
     profiler: Any
-    handle: Any  # of the optimizer hook that ends it when boundaries do not come any more
+    handle: Any  # of the optimizer hook that ends it
     start_ns: int
     end_ns: int = 0
     before: tuple[int, ...] = ()
@@ -115,7 +115,7 @@ class KernelWindows:
         self._every = every
         self._device = device
         self._first = first
-        self._due = self._ended = False
+        self._due = self._costs_next = self._ended = False
         self._open: _Window | None = None
         self._unread: deque[_Window] = deque()
         self._told: set[str] = set()
@@ -133,6 +133,9 @@ class KernelWindows:
                 if self._open.thread != threading.get_ident():
                     return  # only the thread that started a profiler can stop it
                 self._end_window()
+            if self._costs_next:
+                self._costs_next = False
+                self._recorder.flag_step(StepFlag.DISTURBED)
             self._due |= step >= self._first and step % self._every == 0
             if self._due and not self._ended and self._recorder.recording:
                 self._due = False
@@ -150,7 +153,7 @@ class KernelWindows:
         profiler = torch.autograd.profiler.profile(use_device=device, use_kineto=True)
         with self._others.ours():
             profiler.__enter__()
-        handle = register_optimizer_step_post_hook(self._end_without_boundary)
+        handle = register_optimizer_step_post_hook(self._optimizer_stepped)
         began = self._recorder.now()
         self._open = _Window(step, threading.get_ident(), profiler, handle, began)
         self._leave_anchors(self._open)
@@ -158,7 +161,7 @@ class KernelWindows:
     def _end_window(self) -> None:
         window, self._open = self._open, None
         assert window is not None
-        self._recorder.flag_step(StepFlag.DISTURBED)
+        self._costs_next = True
         try:
             self._leave_anchors(window)
             window.end_ns = self._recorder.now()
@@ -183,10 +186,18 @@ class KernelWindows:
         with self._others.ours():
             window.profiler.__exit__(None, None, None)
 
-    def _end_without_boundary(self, *_: Any) -> None:
-        """An optimizer has stepped. The watch may have turned itself off: no boundary will come then."""
-        if not self._recorder.on:
-            self._throw_away("the watch was turned off in it")
+    def _optimizer_stepped(self, *_: Any) -> None:
+        """The step is over, but its boundary may be minutes away, behind a validation, or never come."""
+        recorder, window = self._recorder, self._open
+        if window is None or window.thread != threading.get_ident():
+            return
+        try:
+            if not recorder.on or recorder.step != window.step:
+                self._throw_away("its step had no end")
+            elif recorder.phase != Phase.BACKWARD:  # not an optimizer that runs inside the backward
+                self._end_window()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it stays with us
+            self._give_up(error)
 
     def _give_way(self) -> None:
         """Another profiler comes: ours is gone before it does."""
@@ -194,7 +205,7 @@ class KernelWindows:
 
     def _throw_away(self, because: str) -> None:
         window = self._open
-        # Only the thread that started a profiler can stop it: on another one, the next boundary or optimizer step will.
+        # Only the thread that started a profiler can stop it; its next boundary or optimizer step will.
         if window is not None and window.thread == threading.get_ident():
             self._open = None
             self._drop(because)

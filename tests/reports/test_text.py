@@ -308,3 +308,16 @@ def test_steps_out_of_statistics_only():
     text = plain([analyse(recording)])
     assert "2 steps, 0 to 1: 0 in statistics" in text
     assert "no selected step is in statistics" in text
+
+
+def test_calibration_is_told_where_there_was_one():
+    counters = {
+        "calibrated_marks_compute_ns": 12_000_000,
+        "calibrated_kernels_compute_ns": 10_000_000,
+    }
+    text = plain([analyse(replace(recordings.worked(), counters=counters))], 200)
+    assert (
+        "compute is 12.0 ms by marks and 10.0 ms by what the profiler saw: +2.00 ms, 20.0 %"
+        in section(text, "Marks and kernels")
+    )
+    assert "Marks and kernels" not in told("worked")

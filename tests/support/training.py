@@ -32,6 +32,8 @@ class Handle(Protocol):
 
     def step(self) -> None: ...
 
+    def close(self) -> None: ...
+
 
 class NoWatch:
     """The handle of a training that nobody watches."""
@@ -39,9 +41,12 @@ class NoWatch:
     def step(self) -> None:
         """Do nothing."""
 
+    def close(self) -> None:
+        """Do nothing."""
+
 
 class Net(nn.Module):
-    """Four linear layers; optionally one that no output needs, batch norm buffers, checkpointed layers."""
+    """Four linear layers; optionally one that no output needs, batch norm buffers, checkpointed layers, one used again."""
 
     def __init__(
         self,
@@ -50,6 +55,7 @@ class Net(nn.Module):
         unused: bool = False,
         buffers: bool = False,
         checkpointed: str = "",
+        again: bool = False,
     ) -> None:
         super().__init__()
         self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(4))
@@ -57,9 +63,10 @@ class Net(nn.Module):
         if unused:
             self.unused = nn.Linear(width, width)
         self.checkpointed = checkpointed
+        self.again = again
 
     def forward(self, x: Tensor) -> Tensor:
-        for layer in self.layers:
+        for layer in [*self.layers, *self.layers[:1]] if self.again else self.layers:
             if self.checkpointed:
                 reentrant = self.checkpointed == "reentrant"
                 x = checkpoint(lambda h, f=layer: f(h).relu(), x, use_reentrant=reentrant)
@@ -84,9 +91,13 @@ class Run:
     losses: list[float] = field(default_factory=list)
     models: list[DistributedDataParallel] = field(default_factory=list)
     optimizers: list[torch.optim.Optimizer] = field(default_factory=list)
-    counted: list[int] = field(default_factory=list)  # collectives so far, at watch() and at each step's end
+    counted: list[int] = field(
+        default_factory=list
+    )  # collectives so far, at watch() and at each step's end
     handle: Handle = field(default_factory=NoWatch)
     explicit_steps: bool = False
+    width: int = WIDTH
+    closed: bool = False
 
     def __post_init__(self) -> None:
         self.rank = dist.get_rank()
@@ -101,11 +112,16 @@ class Run:
     def watch(self, *models: nn.Module) -> None:
         """Here `overlapwatch.watch()` is called, if it is."""
         self.handle = self.attach(models[0] if len(models) == 1 else list(models))
-        self.counted = [collectives_counted(model) for model in [self.models[0]]]
+        self.counted = [collectives_counted(self.models[0])]
+
+    def close(self) -> None:
+        """The watch ends here, if there is one, and training goes on."""
+        self.handle.close()
+        self.closed = True
 
     def batch(self) -> Tensor:
         """Return the next input of this rank."""
-        return torch.randn(4, WIDTH, generator=self._random)
+        return torch.randn(4, self.width, generator=self._random)
 
     def sgd(self, *models: nn.Module) -> torch.optim.Optimizer:
         """Return SGD with momentum over the parameters of these models."""
@@ -127,7 +143,8 @@ class Run:
         """A step has ended: the optimizer has stepped."""
         if self.explicit_steps:
             self.handle.step()
-        self.counted.append(collectives_counted(self.models[0]))
+        if not self.closed:
+            self.counted.append(collectives_counted(self.models[0]))
 
     def fit(
         self,
@@ -158,21 +175,22 @@ class Case:
 
     Args:
         train: the training.
-        buckets: per step, in letters: 1 = one bucket, n = as many as DDP says it has, N = n for each of two modules,
-            . = not said. A step more than letters is like the last letter.
+        buckets: per step, how many buckets must be seen by name: a number, n = as many as DDP says it has in the end,
+            . = not said. Further steps are like the last. (Where DDP has just rebuilt its buckets it tells the new
+            layout one forward later, so one step has none.)
         flags: per step, in letters: u = unbucketed, r = rebuilt, - = neither, . = not said.
         accumulating: whether every step must be flagged so.
         payload: what a bucket's collective carries: "full" gradients, "half", or "other" (a hook's own business).
-        hook_mode: "same" bits, "refused" with a sentence, or "off" (the watch leaves with one warning).
-        steps: how many steps the watch must count; None: as many as the training says.
+        hook_mode: what mode="hook" does: "watches", "refuses" with a sentence, "refuses or watches" (by the number of
+            ranks), "gives way" (leaves with one warning), or "not run".
     """
 
     train: Callable[[Run], None]
-    buckets: str = "1n"
+    buckets: str = "10n"
     flags: str = "ur-"
     accumulating: bool = False
     payload: str = "full"
-    hook_mode: str = "same"
+    hook_mode: str = "watches"
 
 
 CASES: dict[str, Case] = {}
@@ -205,21 +223,21 @@ def small_buckets(run: Run) -> None:
     run.fit(model)
 
 
-@case(hook_mode="same or refused")
+@case(hook_mode="refuses or watches")
 def bucket_view(run: Run) -> None:
     model = run.wrap(Net(), bucket_cap_mb=SMALL_BUCKETS_MB, gradient_as_bucket_view=True)
     run.watch(model)
     run.fit(model)
 
 
-@case(hook_mode="same or refused")
+@case(hook_mode="refuses or watches")
 def bucket_view_gradients_kept(run: Run) -> None:
     model = run.wrap(Net(), bucket_cap_mb=SMALL_BUCKETS_MB, gradient_as_bucket_view=True)
     run.watch(model)
     run.fit(model, set_to_none=False)
 
 
-@case(buckets="11n", flags="uur-")
+@case(buckets="110n", flags="uur-")
 def static_graph(run: Run) -> None:
     model = run.wrap(Net(), bucket_cap_mb=SMALL_BUCKETS_MB, static_graph=True)
     run.watch(model)
@@ -228,9 +246,7 @@ def static_graph(run: Run) -> None:
 
 @case(buckets="n", flags="-")
 def find_unused(run: Run) -> None:
-    model = run.wrap(
-        Net(unused=True), bucket_cap_mb=SMALL_BUCKETS_MB, find_unused_parameters=True
-    )
+    model = run.wrap(Net(unused=True), bucket_cap_mb=SMALL_BUCKETS_MB, find_unused_parameters=True)
     run.watch(model)
     run.fit(model)
 
@@ -268,12 +284,12 @@ def _accumulate(run: Run, **settings: Any) -> None:
         optimizer.zero_grad()
 
 
-@case(accumulating=True)
+@case(buckets="1n", accumulating=True)
 def accumulation(run: Run) -> None:
     _accumulate(run)
 
 
-@case(accumulating=True, hook_mode="same or refused")
+@case(buckets="1n", accumulating=True, hook_mode="refuses or watches")
 def accumulation_bucket_view(run: Run) -> None:
     _accumulate(run, gradient_as_bucket_view=True)
 
@@ -286,12 +302,12 @@ def evaluation_between_steps(run: Run) -> None:
     for _ in range(STEPS):
         run.backward(model)
         optimizer.step()
-        run.step_done()
         optimizer.zero_grad()
         model.eval()
         with torch.no_grad():
             run.losses.append(model(run.batch()).sum().item())
         model.train()
+        run.step_done()  # what happens before the next training forward is counted to the step before
 
 
 @case()
@@ -348,7 +364,7 @@ def autocast(run: Run) -> None:
         optimizer.zero_grad()
 
 
-@case()
+@case(buckets="1n")
 def several_outputs(run: Run) -> None:
     """Two forward passes before one backward pass, and an output that is no tensor."""
     model = run.wrap(ThreeOutputs(), bucket_cap_mb=SMALL_BUCKETS_MB)
@@ -368,9 +384,7 @@ def several_outputs(run: Run) -> None:
 def zero_redundancy(run: Run) -> None:
     model = run.wrap(Net(), bucket_cap_mb=SMALL_BUCKETS_MB)
     run.watch(model)
-    optimizer = ZeroRedundancyOptimizer(
-        model.parameters(), torch.optim.SGD, lr=0.05, momentum=0.9
-    )
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), torch.optim.SGD, lr=0.05, momentum=0.9)
     run.fit(model, optimizer)
 
 
@@ -386,7 +400,7 @@ def join(run: Run) -> None:
     _join(run, initial=True)
 
 
-@case(hook_mode="off")
+@case(hook_mode="gives way")
 def join_dividing_by_those_left(run: Run) -> None:
     _join(run, initial=False)
 
@@ -409,10 +423,12 @@ def _power_sgd() -> tuple[Any, Callable[..., Any]]:
     return state, powerSGD_hook.powerSGD_hook
 
 
-def _first_bucket_waits() -> tuple[Any, Callable[..., Any]]:
-    """A hook with arithmetic of its own in the future's callback."""
+def _own() -> tuple[Any, Callable[..., Any]]:
+    """A hook with state, and arithmetic of its own in the future's callback."""
 
-    def scaled_hook(state: list[int], bucket: dist.GradBucket) -> Any:
+    def scaled_hook(
+        state: list[int], bucket: dist.GradBucket
+    ) -> torch.futures.Future[torch.Tensor]:
         state.append(bucket.index())
         future = dist.all_reduce(bucket.buffer(), async_op=True).get_future()
         return future.then(lambda done: done.value()[0] / dist.get_world_size())
@@ -420,19 +436,19 @@ def _first_bucket_waits() -> tuple[Any, Callable[..., Any]]:
     return [], scaled_hook
 
 
-HOOKS: dict[str, tuple[Callable[[], tuple[Any, Callable[..., Any]]], str, str]] = {
-    # name: (makes state and hook, payload, buckets)
-    "allreduce": (lambda: (None, default_hooks.allreduce_hook), "full", "1n"),
-    "fp16": (lambda: (None, default_hooks.fp16_compress_hook), "half", "1n"),
-    "fp16_wrapper": (_fp16_wrapper, "half", "1n"),
-    "own": (_first_bucket_waits, "full", "1n"),
-    "power_sgd": (_power_sgd, "other", "."),
-    "noop": (_noop, "other", "."),
+HOOKS: dict[str, tuple[Callable[[], tuple[Any, Callable[..., Any]]], str]] = {
+    # name: (makes state and hook, payload)
+    "allreduce": (lambda: (None, default_hooks.allreduce_hook), "full"),
+    "fp16": (lambda: (None, default_hooks.fp16_compress_hook), "half"),
+    "fp16_wrapper": (_fp16_wrapper, "half"),
+    "own": (_own, "full"),
+    "power_sgd": (_power_sgd, "other"),
+    "noop": (_noop, "other"),
 }
 
 
 def _add_hook_cases() -> None:
-    for name, (make, payload, buckets) in HOOKS.items():
+    for name, (make, payload) in HOOKS.items():
         # PowerSGD deadlocks on gloo with two buckets in flight (pytorch#48478): it gets one.
         size = {} if name == "power_sgd" else {"bucket_cap_mb": SMALL_BUCKETS_MB}
 
@@ -448,14 +464,14 @@ def _add_hook_cases() -> None:
             model.register_comm_hook(*make())
             run.fit(model)
 
-        CASES[f"hook_{name}_before"] = Case(before, payload=payload, buckets=buckets)
-        CASES[f"hook_{name}_after"] = Case(after, payload=payload, buckets=buckets)
+        CASES[f"hook_{name}_before"] = Case(before, payload=payload)
+        CASES[f"hook_{name}_after"] = Case(after, payload=payload)
 
 
 _add_hook_cases()
 
 
-@case(payload="half", hook_mode="refused")
+@case(payload="half", hook_mode="refuses")
 def builtin_hook_before(run: Run) -> None:
     model = run.wrap(Net(), bucket_cap_mb=SMALL_BUCKETS_MB)
     model._register_builtin_comm_hook(dist.BuiltinCommHookType.FP16_COMPRESS)
@@ -463,7 +479,7 @@ def builtin_hook_before(run: Run) -> None:
     run.fit(model)
 
 
-@case(payload="half", hook_mode="passive only")
+@case(payload="half", hook_mode="gives way")
 def builtin_hook_after(run: Run) -> None:
     model = run.wrap(Net(), bucket_cap_mb=SMALL_BUCKETS_MB)
     run.watch(model)
@@ -487,7 +503,7 @@ def fused_optimizer(run: Run) -> None:
 # -- several models ------------------------------------------------------------------------------
 
 
-@case(buckets="2N")
+@case(buckets="20n")
 def two_models(run: Run) -> None:
     """Two models of one size, reduced in one backward pass."""
     first, second = (run.wrap(Net(), bucket_cap_mb=SMALL_BUCKETS_MB) for _ in range(2))
@@ -506,7 +522,7 @@ def two_models(run: Run) -> None:
 def adversaries(run: Run) -> None:
     """Two models, two optimizers that take turns; the generator's backward reduces both models."""
     generator = run.wrap(Net(), bucket_cap_mb=SMALL_BUCKETS_MB)
-    judge = run.wrap(Net(width=WIDTH), bucket_cap_mb=SMALL_BUCKETS_MB)
+    judge = run.wrap(Net(), bucket_cap_mb=SMALL_BUCKETS_MB)
     run.watch(generator, judge)
     generating, judging = run.sgd(generator), run.sgd(judge)
     for _ in range(STEPS):
@@ -543,7 +559,7 @@ def checkpointed_reentrant(run: Run) -> None:
         run.fit(model)
 
 
-@case(buckets="11n", flags="uur-")
+@case(buckets="110n", flags="uur-")
 def checkpointed_static_graph(run: Run) -> None:
     model = run.wrap(
         Net(checkpointed="reentrant"), bucket_cap_mb=SMALL_BUCKETS_MB, static_graph=True
@@ -564,23 +580,83 @@ def _inputs_need_gradients(run: Run) -> Iterator[None]:
 @case()
 def compiled_outside(run: Run) -> None:
     torch._dynamo.reset()
-    model = run.wrap(Net())
+    run.width = (
+        384  # 0.6 MB a layer: DDP and the compiler split the model in four, at the same places
+    )
+    model = run.wrap(Net(width=run.width, buffers=True), bucket_cap_mb=1)
     compiled = torch.compile(model, backend="aot_eager")
     run.watch(compiled)
     run.fit(compiled)
 
 
-@case()
+@case(hook_mode="not run")
 def compiled_after_watch(run: Run) -> None:
     torch._dynamo.reset()
-    model = run.wrap(Net())
+    model = run.wrap(Net(buffers=True))
     run.watch(model)
-    run.fit(torch.compile(model, backend="aot_eager"))
+    run.fit(torch.compile(model, backend="eager"))
+
+
+@case(hook_mode="not run")
+def compiled_inside(run: Run) -> None:
+    torch._dynamo.reset()
+    model = run.wrap(torch.compile(Net(), backend="eager"))
+    run.watch(model)
+    run.fit(model)
+
+
+@case(hook_mode="not run")
+def compiled_whole_step(run: Run) -> None:
+    torch._dynamo.reset()
+    model = run.wrap(Net(buffers=True))
+    run.watch(model)
+    optimizer = run.sgd(model)
+
+    @torch.compile(backend="eager")
+    def step(x: Tensor) -> Tensor:
+        loss = model(x).square().mean()
+        loss.backward()
+        optimizer.step()
+        return loss.detach()
+
+    for _ in range(STEPS):
+        run.losses.append(step(run.batch()).item())
+        run.step_done()
+        optimizer.zero_grad()
+
+
+# -- closed while training goes on ---------------------------------------------------------------
+
+
+def _closed_midway(run: Run, model: DistributedDataParallel, *, set_to_none: bool = True) -> None:
+    run.watch(model)
+    optimizer = run.sgd(model)
+    run.fit(model, optimizer, set_to_none=set_to_none)
+    run.close()
+    run.fit(model, optimizer, set_to_none=set_to_none)
 
 
 @case()
-def compiled_inside(run: Run) -> None:
-    torch._dynamo.reset()
-    model = run.wrap(torch.compile(Net(), backend="aot_eager"), bucket_cap_mb=SMALL_BUCKETS_MB)
-    run.watch(model)
-    run.fit(model)
+def closed_midway(run: Run) -> None:
+    _closed_midway(run, run.wrap(Net(), bucket_cap_mb=SMALL_BUCKETS_MB))
+
+
+@case(payload="half")
+def closed_midway_with_hook(run: Run) -> None:
+    model = run.wrap(Net(), bucket_cap_mb=SMALL_BUCKETS_MB)
+    model.register_comm_hook(None, default_hooks.fp16_compress_hook)
+    _closed_midway(run, model)
+
+
+@case(hook_mode="refuses or watches")
+def closed_midway_bucket_view(run: Run) -> None:
+    model = run.wrap(Net(), bucket_cap_mb=SMALL_BUCKETS_MB, gradient_as_bucket_view=True)
+    _closed_midway(run, model, set_to_none=False)
+
+
+@case(buckets="110n", flags="uur-")
+def closed_midway_static_graph(run: Run) -> None:
+    """A layer is used twice and recomputed: DDP can only reduce that with a static graph."""
+    net = Net(checkpointed="reentrant", again=True)
+    with _inputs_need_gradients(run):
+        _closed_midway(run, run.wrap(net, bucket_cap_mb=SMALL_BUCKETS_MB, static_graph=True))
