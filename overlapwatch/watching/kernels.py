@@ -9,8 +9,8 @@ does not know (data loaders, gloo's own) are not in it.
     next `take()`                        its events are read, on the drain thread
 
 The steps in which these fall are flagged as disturbed. What remains on the training thread: 1 ms or so to start, 4 us
-an event to stop (PyTorch builds its events there; on a GPU it also synchronises the device, there and nowhere else), and
-1 us an event for which the reading keeps the GIL at a stretch. PyTorch 2.13 prints a line at every start and stop.
+an event to stop (PyTorch builds its events there; on a GPU it also synchronises the device, there and nowhere else),
+and 1 us an event for which the reading keeps the GIL at a stretch. PyTorch 2.13 prints a line at every start and stop.
 
 A user's profiler has the way, always: no window opens while one is there, and one that is open when another profiler
 comes is closed first and thrown away.

@@ -9,9 +9,10 @@ import json
 import logging
 import sys
 import tempfile
-import time
 import traceback
+import warnings
 from collections import Counter
+from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from overlapwatch.hooks import installed
 from overlapwatch.hooks.c10d import OPERATIONS
 from overlapwatch.log.reader import LogContents, read_log
 from overlapwatch.vocabulary import NOT_KNOWN, NameKind, Phase, RecordFlag, RecordKind, StepFlag
-from tests.support.training import CASES, NoWatch, Run
+from tests.support.training import CASES, NoWatch, Run, collectives_counted
 
 
 def digest(run: Run) -> str:
@@ -43,11 +44,30 @@ def digest(run: Run) -> str:
     return total.hexdigest()
 
 
-def train(name: str, attach: Any) -> Run:
+def train(name: str, attach: Any) -> tuple[Run, set[str]]:
+    """Train; return also the Python warnings that the training gave."""
     torch.manual_seed(0)
     run = Run(attach)
-    CASES[name].train(run)
-    return run
+    with warnings.catch_warnings(record=True) as given:
+        warnings.simplefilter("always")
+        CASES[name].train(run)
+    return run, {f"{one.category.__name__}: {one.message}" for one in given}
+
+
+class Watched:
+    """The handle of a watched training: remembers whether the watch was still at work when it was closed."""
+
+    def __init__(self, model: Any, mode: str, log_dir: Path) -> None:
+        self.watch = overlapwatch.watch(
+            model, log_dir=log_dir, mode=mode, sinks=("none",), shadow_every=0, drain_ms=5
+        )
+        self.log_path = self.watch.log_path
+        self.active = False
+        self.step = self.watch.step
+
+    def close(self) -> None:
+        self.active |= self.watch.active
+        self.watch.close()
 
 
 def surroundings() -> dict[str, Any]:
@@ -64,41 +84,40 @@ def surroundings() -> dict[str, Any]:
     return {**dumps, **counts}
 
 
-def leftovers(before: dict[str, Any], run: Run, attributes: set[str]) -> list[str]:
+def leftovers(before: dict[str, Any], run: Run, attributes: Iterable[str]) -> list[str]:
     """Return what is not as it was before the watch."""
     found = [what for what, state in surroundings().items() if state != before[what]]
     found += [f"installed: {name}" for name in installed()]
     for model in run.models:
-        found += [f"attribute {name}" for name in set(vars(model)) ^ attributes]
+        found += [f"attribute {name}" for name in set(vars(model)) ^ set(attributes)]
         for hooks in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks"):
             found += [f"{hooks}" for _ in getattr(model, hooks)]
-        names = [hook.__qualname__ for hook, _ in model._comm_hooks]
-        found += [f"communication hook {name}" for name in names if "overlapwatch" in name]
+        modules = [hook.__code__.co_filename for hook, _ in model._comm_hooks]
+        found += [f"hook in {path}" for path in modules if "overlapwatch/hooks" in path]
     return found
 
 
-def watched(name: str, mode: str, log_dir: Path) -> tuple[Run, dict[str, Any]]:
+def watched(name: str, mode: str, log_dir: Path) -> tuple[Run, set[str], dict[str, Any]]:
     """Train under a watch and close it."""
-    handles: list[Any] = []
+    handles: list[Watched] = []
 
-    def attach(model: Any) -> Any:
-        settings = {"log_dir": log_dir, "mode": mode, "sinks": ("none",), "shadow_every": 0}
-        handles.append(overlapwatch.watch(model, drain_ms=5, **settings))
+    def attach(model: Any) -> Watched:
+        handles.append(Watched(model, mode, log_dir))
         return handles[0]
 
-    warnings: list[str] = []
+    logged: list[str] = []
     listener = logging.Handler()
-    listener.emit = lambda record: warnings.append(record.getMessage())  # type: ignore[method-assign]
+    listener.emit = lambda record: logged.append(record.getMessage())  # type: ignore[method-assign]
     logger = logging.getLogger("overlapwatch")
     logger.addHandler(listener)
     try:
-        run = train(name, attach)
-        active = handles[0].active
+        run, given = train(name, attach)
     finally:
-        logger.removeHandler(listener)
         for handle in handles:
             handle.close()
-    return run, {"active": active, "warnings": warnings, "log": str(handles[0].log_path)}
+        logger.removeHandler(listener)
+    told = {"active": handles[0].active, "logged": logged, "log": str(handles[0].log_path)}
+    return run, given, told
 
 
 def launched_by_ddp(run: Run) -> list[int]:
@@ -215,59 +234,53 @@ def _open_sums(summaries: Any) -> list[str]:
     return found
 
 
-def compare(name: str, mode: str, plain: Run, before: dict[str, Any]) -> dict[str, Any]:
+def compare(name: str, mode: str, plain: Run, given: set[str], before: Any) -> dict[str, Any]:
     """Train under a watch in this mode, and put everything beside the plain training."""
     with tempfile.TemporaryDirectory() as directory:
         try:
-            run, told = watched(name, mode, Path(directory))
+            run, also_given, told = watched(name, mode, Path(directory))
         except overlapwatch.ConfigurationError as refusal:
-            run = plain
-            told = {"refused": str(refusal)}
-        else:
-            told |= {"identical": digest(run) == digest(plain)}
-            told |= {"seen": seen(read_log(Path(told["log"])))} if told["active"] else {}
-        told["leftovers"] = leftovers(before, run, set(vars(plain.models[0])))
+            return {
+                "refused": str(refusal),
+                "leftovers": leftovers(before, plain, vars(plain.models[0])),
+            }
+        told["identical"] = digest(run) == digest(plain)
+        told["python_warnings"] = sorted(also_given - given)
+        told["leftovers"] = leftovers(before, run, vars(plain.models[0]))
+        if told["active"]:
+            told["seen"] = seen(read_log(Path(told["log"])))
     return told
 
 
+def plain_training(name: str) -> tuple[Run, set[str], dict[str, Any]]:
+    """Train without a watch; return also what DDP and the process group say of it."""
+    run, given = train(name, lambda _: NoWatch())
+    counted = np.diff(run.counted).tolist()
+    if not run.closed:  # what comes after the last step is counted to it
+        counted[-1] += collectives_counted(run.models[0]) - run.counted[-1]
+    return run, given, {"counted": counted, "ddp_buckets": launched_by_ddp(run)}
+
+
+def modes(name: str) -> tuple[str, ...]:
+    return ("passive",) if CASES[name].hook_mode == "not run" else ("passive", "hook")
+
+
+def tell(name: str, mode: str, what: dict[str, Any]) -> None:
+    print(json.dumps({"case": name, "mode": mode, **what}), flush=True)
+
+
 def main() -> None:
-    chosen = sys.argv[1:] or list(CASES)
     dist.init_process_group("gloo", timeout=timedelta(seconds=30))
     before = surroundings()
-    for name in chosen:
+    for name in sys.argv[1:] or CASES:
         try:
-            began = time.monotonic()
-            plain = train(name, lambda _: NoWatch())
-            counted = np.diff(plain.counted).tolist()
-            counted[-1] += _behind_the_last_step(plain)
-            truth = {"counted": counted, "ddp_buckets": launched_by_ddp(plain)}
-            print(
-                json.dumps({"case": name, "mode": "none", "s": time.monotonic() - began, **truth}),
-                flush=True,
-            )
-        except Exception:  # noqa: BLE001
-            print(json.dumps({"case": name, "mode": "none", "raised": traceback.format_exc()}))
-            continue
-        for mode in ("passive", "hook"):
-            if mode == "hook" and CASES[name].hook_mode == "passive only":
-                continue
-            began = time.monotonic()
-            try:
-                told = compare(name, mode, plain, before)
-            except Exception:  # noqa: BLE001
-                told = {"raised": traceback.format_exc()}
-            print(
-                json.dumps({"case": name, "mode": mode, "s": time.monotonic() - began, **told}),
-                flush=True,
-            )
+            plain, given, truth = plain_training(name)
+            tell(name, "none", truth)
+            for mode in modes(name):
+                tell(name, mode, compare(name, mode, plain, given, before))
+        except Exception:
+            tell(name, "none", {"raised": traceback.format_exc()})
     dist.destroy_process_group()
-
-
-def _behind_the_last_step(run: Run) -> int:
-    """Return the collectives after the last step: the watch counts them to it."""
-    from tests.support.training import collectives_counted
-
-    return collectives_counted(run.models[0]) - run.counted[-1]
 
 
 if __name__ == "__main__":
