@@ -22,6 +22,7 @@ import torch.distributed as dist
 
 from overlapwatch.hooks.compiler import not_compiled
 from overlapwatch.hooks.recorder import Recorder
+from overlapwatch.hooks.times import Finish
 from overlapwatch.vocabulary import CollectiveKind, NameKind, Phase, RecordFlag
 
 Sizer = Callable[[tuple[Any, ...], int], int]
@@ -222,10 +223,12 @@ class CollectiveTap:
             if slot >= 0 and facts.id not in blind:
                 try:
                     work = result[1] if isinstance(result, tuple) else result
-                    if work is None or not times.mark_finish(
-                        slot, unbox_work(work), synchronous=synchronous
-                    ):
+                    coming = Finish.NEVER
+                    if work is not None:
+                        coming = times.mark_finish(slot, unbox_work(work), synchronous=synchronous)
+                    if coming is Finish.NEVER:
                         blind.add(facts.id)
+                    if coming is not Finish.COMING:
                         recorder.unobservable(slot)
                 except Exception as error:  # noqa: BLE001
                     guard.trip(f"following {operation.name}", error)

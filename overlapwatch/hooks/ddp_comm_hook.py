@@ -21,6 +21,7 @@ from overlapwatch.errors import ConfigurationError
 from overlapwatch.hooks.compiler import not_compiled
 from overlapwatch.hooks.ddp import DdpModule
 from overlapwatch.hooks.recorder import Recorder
+from overlapwatch.hooks.times import Finish
 from overlapwatch.vocabulary import CollectiveKind, RecordFlag
 
 Hook = Callable[[Any, Any], Any]
@@ -215,8 +216,9 @@ class CommHookMode:
             future = hook(state, bucket)
             if slot >= 0 and not self._blind:
                 try:
-                    if not times.mark_finish(slot, _HasFuture(future), synchronous=False):
-                        self._blind = True
+                    coming = times.mark_finish(slot, _HasFuture(future), synchronous=False)
+                    self._blind = coming is Finish.NEVER
+                    if coming is not Finish.COMING:
                         recorder.unobservable(slot)
                 except Exception as error:  # noqa: BLE001
                     guard.trip("communication hook", error)

@@ -5,6 +5,7 @@ got there (device). Neither ever waits for anything.
 """
 
 from collections.abc import Callable, Mapping
+from enum import Enum
 from functools import partial
 from typing import Any, Protocol
 
@@ -15,6 +16,14 @@ from overlapwatch.vocabulary import RecordFlag
 
 OnFinish = Callable[[int], None]
 """Called with the slot of a collective when its finish was seen."""
+
+
+class Finish(Enum):
+    """What is to be expected of a collective's finish."""
+
+    COMING = "coming"  # it will be stamped
+    NOT_SEEN = "not seen"  # not this time
+    NEVER = "never"  # this kind of call on this backend never tells
 
 
 class Times(Protocol):
@@ -35,8 +44,8 @@ class Times(Protocol):
     def mark(self, slot: int, field: str) -> None:
         """Store "now", as the device sees it, into a time field of a record: at once or later."""
 
-    def mark_finish(self, slot: int, work: Any, *, synchronous: bool) -> bool:
-        """Arrange for the finish of a collective to be stamped. False: nobody will ever see it."""
+    def mark_finish(self, slot: int, work: Any, *, synchronous: bool) -> Finish:
+        """Arrange for the finish of a collective to be stamped, if that can be done."""
 
     def step_may_end(self, slot: int) -> None:
         """An optimizer has stepped: if nothing follows, the step with this STEP record ends here."""
@@ -49,6 +58,9 @@ class Times(Protocol):
 
     def counts(self) -> Mapping[str, int]:
         """Return what the clock counted about itself."""
+
+    def close(self) -> None:
+        """On the drain thread, after the last poll: let go of what never came."""
 
 
 class HostTimes:
@@ -72,14 +84,14 @@ class HostTimes:
         """Stamp now."""
         self._stampers[field](slot, self.now())
 
-    def mark_finish(self, slot: int, work: Any, *, synchronous: bool) -> bool:  # noqa: ARG002 - the protocol's
-        """Have the finish stamped when the work's future completes; False when the backend has no future for it."""
+    def mark_finish(self, slot: int, work: Any, *, synchronous: bool) -> Finish:  # noqa: ARG002 - the protocol's
+        """Have the finish stamped when the work's future completes; some backends have none for some calls."""
         try:
             future = work.get_future()
         except RuntimeError:  # "getFuture not implemented"
-            return False
+            return Finish.NEVER
         future.add_done_callback(partial(self._done, slot))
-        return True
+        return Finish.COMING
 
     def _done(self, slot: int, future: Any) -> None:
         self._finish(slot, self.now())
@@ -102,6 +114,9 @@ class HostTimes:
     def counts(self) -> Mapping[str, int]:
         """Nothing to tell."""
         return {}
+
+    def close(self) -> None:
+        """Nothing is held."""
 
 
 class DeviceTimes:
@@ -145,24 +160,26 @@ class DeviceTimes:
         """Record an event on the current stream."""
         self._clock.mark(slot, field)
 
-    def mark_finish(self, slot: int, work: Any, *, synchronous: bool) -> bool:
+    def mark_finish(self, slot: int, work: Any, *, synchronous: bool) -> Finish:
         """Record the event behind the collective, without making compute or the host wait for it."""
         if not self._pairs:
-            return False
+            return Finish.NEVER
+        if self._clock.capturing():  # waiting would pull the observer stream into the user's graph
+            return Finish.NOT_SEEN
         if synchronous:  # it ran on the current stream
             self._clock.mark(slot, "finish")
-            return True
+            return Finish.COMING
         if self._observer is None:
-            return False
+            return Finish.NEVER
         self._clock.mark(slot, "ready")  # its inputs are complete when the current stream gets here
         try:
             future = work.get_future()
         except RuntimeError:
-            return False
+            return Finish.NEVER
         with self._on_stream(self._observer):
             future.wait()
             self._clock.mark(slot, "finish")
-        return True
+        return Finish.COMING
 
     def step_may_end(self, slot: int) -> None:
         """Mark the end of the step; a later optimizer's mark replaces this one."""
@@ -189,3 +206,7 @@ class DeviceTimes:
             for name in report.__slots__
             if isinstance(value := getattr(report, name), int)
         }
+
+    def close(self) -> None:
+        """Forget the events that never completed; they are counted."""
+        self._clock.close()

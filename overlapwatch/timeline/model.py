@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from overlapwatch.vocabulary import GRADIENT_READY, RECORD, SUMMARY, Name
+from overlapwatch.vocabulary import GRADIENT_READY, PAYLOAD, RECORD, SUMMARY, Name
 
 I64 = NDArray[np.int64]
 
@@ -84,6 +84,9 @@ class Timeline:
         communication: RECORD array of COLLECTIVE records; a finish of 0 is still running or unobservable.
         copies: memcpy and memset spans; neither lane.
         waits: spans in which compute stood still for communication.
+        fused: kernels that compute and communicate at once: reported beside both lanes.
+        ranges: annotations of the host (NVTX, user annotations), named, on the profile's clock.
+        payloads: PAYLOAD array: calls of the communication library, where the profile has them.
         phases: spans with a phase each (forward, backward, optimizer), from which the phase of a moment is told.
         phase_rule: what decided the phases, in words: "recorded marks", "NVTX ranges", ...
         compute_rule: what the compute lane is made of, in words.
@@ -99,6 +102,9 @@ class Timeline:
     communication: NDArray[np.void] = field(default_factory=lambda: np.empty(0, RECORD))
     copies: Lane = field(default_factory=empty_lane)
     waits: Lane = field(default_factory=empty_lane)
+    fused: Lane = field(default_factory=empty_lane)
+    ranges: Lane = field(default_factory=empty_lane)
+    payloads: NDArray[np.void] = field(default_factory=lambda: np.empty(0, PAYLOAD))
     phases: Lane = field(default_factory=empty_lane)
     phase_rule: str = "none"
     compute_rule: str = ""

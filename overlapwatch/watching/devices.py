@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 
 from overlapwatch.clock import DeviceEventClock, HostClock, TorchDevice
+from overlapwatch.errors import ConfigurationError
 from overlapwatch.hooks.hazard import EventPlan, EventPolicy, event_policy
 from overlapwatch.hooks.recorder import log
 from overlapwatch.hooks.times import DeviceTimes, HostTimes
@@ -47,7 +48,12 @@ def choose_times(
         log.warning("%s", warning)
     if plan.policy is EventPolicy.HOST_ONLY:
         return Chosen(HostTimes(host.now, ring), plan, _label(device))
-    clock = DeviceEventClock(TorchDevice(device), host)
+    try:
+        clock = DeviceEventClock(TorchDevice(device), host)
+    except ConfigurationError as error:
+        log.warning("%s: times are those of the host, which runs ahead of the device", error)
+        plan = EventPlan(EventPolicy.HOST_ONLY, observer_stream=False, because=str(error))
+        return Chosen(HostTimes(host.now, ring), plan, _label(device))
     if not clock.calibrate():
         log.debug("the device was busy: its clock is placed on the host's as training goes on")
     module = torch.get_device_module(device)

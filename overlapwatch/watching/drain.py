@@ -118,10 +118,15 @@ class Drain:
 
     def _run(self) -> None:
         interval = self._settings.drain_ms / 1000
+        if not self._recorder.times.on_host:
+            interval = min(
+                interval, _DEVICE_POLL_S
+            )  # often, so that device times are placed closely
         try:
             while not self._stop.wait(interval):
                 self.turn()
             self.turn(everything=True)
+            self._recorder.times.close()
         except Exception as error:  # noqa: BLE001 - whatever it is, it stays with us
             self._recorder.guard.trip("drain thread", error)
 
@@ -285,3 +290,4 @@ def _reaching_beyond(records: NDArray[np.void], end_ns: int) -> NDArray[np.void]
 
 
 _MOST_REACHING_IN = 1024
+_DEVICE_POLL_S = 0.01

@@ -78,7 +78,7 @@ class Watch:
         self._device = chosen
         self._recorder = Recorder(self._ring, self._names, chosen.times, self._guard)
         self._install_ranges(on_device=device.type != "cpu")
-        self._counters = self._find_counters(on_device=device.type != "cpu")
+        self._counters = self._find_counters(device)
         self._writer = self._open_log(run_id)
         origin = Origin("owlog", str(self.log_path or ""), self.rank, self.world, chosen.device)
         self._drain = Drain(
@@ -106,10 +106,13 @@ class Watch:
         elif self.settings.nvtx == "on":
             log.warning("no NVTX ranges: %s", ranges.because)
 
-    def _find_counters(self, *, on_device: bool) -> NullCounters:
-        if self.settings.nvml == "off" or (self.settings.nvml == "auto" and not on_device):
+    def _find_counters(self, device: torch.device) -> NullCounters:
+        if self.settings.nvml == "off" or (self.settings.nvml == "auto" and device.type != "cuda"):
             return NullCounters("not asked for")
-        counters = make_counters()
+        uuid = None
+        if device.type == "cuda":
+            uuid = str(torch.cuda.get_device_properties(device).uuid)
+        counters = make_counters(uuid)
         for note in counters.notes():
             log.warning("%s", note)
         return counters

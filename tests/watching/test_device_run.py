@@ -10,7 +10,7 @@ from overlapwatch.clock import DeviceEventClock, HostClock
 from overlapwatch.hooks.hazard import event_policy
 from overlapwatch.hooks.names import Names
 from overlapwatch.hooks.recorder import Guard, Recorder
-from overlapwatch.hooks.times import DeviceTimes
+from overlapwatch.hooks.times import DeviceTimes, Finish
 from overlapwatch.log.sinks import open_sinks
 from overlapwatch.ring import Ring
 from overlapwatch.settings import resolve
@@ -82,7 +82,10 @@ class Job:
             device.work(int(send_ms * MS), self.communication)
             sent = device.make_event()
             device.record(sent, self.communication)
-            if not self.times.mark_finish(slot, Work(device, sent), synchronous=False):
+            if (
+                self.times.mark_finish(slot, Work(device, sent), synchronous=False)
+                is not Finish.COMING
+            ):
                 recorder.unobservable(slot)
         recorder.end(backward)
         wait = recorder.begin(RecordKind.WAIT, Phase.BACKWARD, 0)
