@@ -60,8 +60,8 @@ def main() -> None:
     ]
     remark = (
         f"In ms: our finish minus the other, median, and the size within which 90 % and all of them lie; "
-        f"{min(counts)} all-reduces of {BUCKET_MB:.0f} MB in each line. Of them {', '.join(map(str, bounded))} finishes "
-        "came after the backward's wait had ended; they are recorded as its end, and as estimated."
+        f"{min(counts)} all-reduces of {BUCKET_MB:.0f} MB in each line. Of them {', '.join(map(str, bounded))} "
+        "finishes came after the backward's wait had ended; they are recorded as its end, and as estimated."
     )
     text = f"{facts}\n\n{_bench.table(head, rows)}\n\n{remark}"
     _bench.publish(

@@ -147,6 +147,13 @@ class DdpModule:
                     bucket.id, f"{self._prefix}bucket {place}", CollectiveKind.ALL_REDUCE
                 )
 
+    def rebuilt_buckets(self) -> list[list[int]]:
+        """Return the parameter indices of each bucket, once DDP has laid them out for good; [] before."""
+        if self.layout.stage is not Stage.FINAL:
+            return []
+        place = {number: index for index, number in enumerate(self.parameter_ids)}
+        return [[place[number] for number in bucket.members] for bucket in self.layout.buckets]
+
     def reset_layout(self) -> None:
         """The reducer was replaced: its buckets are laid out anew."""
         self.layout = self._read_layout()
@@ -223,7 +230,11 @@ class DdpModule:
             if not self._running:
                 recorder.phase = Phase.OTHER
             self._boundaries.backward_ended()
-            if self.launched and self._will_sync:
+            launched, self.launched = (
+                self.launched,
+                [],
+            )  # `Join` launches buckets outside a backward too
+            if launched and self._will_sync:
                 recorder.backward_reports.append(
                     BackwardReport(
                         recorder.step,
@@ -233,7 +244,7 @@ class DdpModule:
                         self._forward_returned,
                         recorder.now(),
                         self.parameter_ids,
-                        self.launched,
+                        launched,
                     )
                 )
         except Exception as error:  # noqa: BLE001

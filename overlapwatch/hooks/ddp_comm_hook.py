@@ -11,8 +11,9 @@ DDP takes one hook, once. A module that has one already is given a new reducer (
 again over the next two steps), with the same hooks wrapped; `restore` does the same without the wrapping.
 """
 
+import contextlib
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch.distributed as dist
@@ -238,7 +239,8 @@ class CommHookMode:
         ddp.reducer._remove_autograd_hooks()  # noqa: SLF001
         parameters, sparse = ddp._build_params_for_reducer()  # noqa: SLF001
         names = ddp._build_debug_param_to_name_mapping(parameters)  # noqa: SLF001
-        ddp._ddp_init_helper(parameters, sparse, names, ddp.static_graph)  # noqa: SLF001
+        with _first_laid_out_as(self._module.rebuilt_buckets()):
+            ddp._ddp_init_helper(parameters, sparse, names, ddp.static_graph)  # noqa: SLF001
         if ddp.static_graph:  # as DDP's own __setstate__ does it; its method would only warn
             ddp.reducer._set_static_graph()  # noqa: SLF001
             ddp.logger._set_static_graph()  # noqa: SLF001
@@ -256,6 +258,26 @@ class CommHookMode:
         self._replace_reducer()
         for hook, state in self._users:
             dist._register_comm_hook(self._ddp.reducer, state, hook)  # noqa: SLF001
+
+
+@contextlib.contextmanager
+def _first_laid_out_as(buckets: list[list[int]]) -> Iterator[None]:
+    """Have a new reducer begin with these buckets (parameter indices, in launch order); [] for its own choice.
+
+    A gradient's place in its bucket decides in which order the ranks' values are added. With more than two ranks even
+    one step in another layout would change the last bits.
+    """
+    assign: Any = dist._compute_bucket_assignment_by_size  # noqa: SLF001
+    if buckets:  # DDP reverses what it gets
+        answer = (buckets[::-1], [_NO_LIMIT] * len(buckets))
+        dist._compute_bucket_assignment_by_size = lambda *_: answer  # noqa: SLF001
+    try:
+        yield
+    finally:
+        dist._compute_bucket_assignment_by_size = assign  # noqa: SLF001
+
+
+_NO_LIMIT = (1 << 63) - 1
 
 
 class _HasFuture:

@@ -41,6 +41,7 @@ from overlapwatch.watching.keep import Keeper
 from overlapwatch.watching.starts import estimate_starts
 
 FLUSH_NS = 1_000_000_000
+LAST_FINISHES_NS = 100_000_000
 COUNTERS_NS = 10_000_000_000
 
 
@@ -125,10 +126,18 @@ class Drain:
         try:
             while not self._stop.wait(interval):
                 self.turn()
+            self._hear_the_last_finishes()
             self.turn(everything=True)
             self._recorder.times.close()
         except Exception as error:  # noqa: BLE001 - whatever it is, it stays with us
             self._recorder.guard.trip("drain thread", error)
+
+    def _hear_the_last_finishes(self) -> None:
+        """A finish is told on a thread of the backend, which needs the GIL: it may come after the wait for it is over."""
+        deadline = self._recorder.now() + LAST_FINISHES_NS
+        self.turn()
+        while len(self._assembler.in_flight()) and self._recorder.now() < deadline:
+            time.sleep(0.002)
 
     def turn(self, *, everything: bool = False) -> None:
         """Do one round: everything that is ready now. `everything`: the job is over, wait for nothing."""

@@ -207,6 +207,7 @@ def _disorder(records: Any, buckets: Any, steps: Any) -> list[str]:
         f"bucket outside a backward in step {record['step']}"
         for record in buckets
         if record["phase"] != Phase.BACKWARD
+        and (record["launch"] < steps["finish"][steps["step"] == record["step"]]).all()
     ]
     return found
 
