@@ -183,10 +183,10 @@ class Recorder:
             if self.ranges is not None:
                 self.ranges.pop()
 
-    def step_may_end(self) -> None:
-        """An optimizer has stepped; the step ends here unless another one follows."""
+    def step_may_end(self, at: int) -> None:
+        """An optimizer has stepped, at `at` (host ns); the step ends here unless another one follows."""
         if self._step_slot >= 0:
-            self.times.step_may_end(self._step_slot)
+            self.times.step_may_end(self._step_slot, at)
 
     def flag_step(self, flags: int) -> None:
         """Say something about the running step (StepFlag)."""

@@ -131,7 +131,7 @@ class StepBoundaries:
             self._end_span()
             # After the span, so that no part of it falls into the next step.
             self._ended_at = recorder.now()
-            recorder.step_may_end()
+            recorder.step_may_end(self._ended_at)
         except Exception as error:  # noqa: BLE001
             recorder.guard.trip("optimizer hook", error)
 

@@ -47,8 +47,8 @@ class Times(Protocol):
     def mark_finish(self, slot: int, work: Any, *, synchronous: bool) -> Finish:
         """Arrange for the finish of a collective to be stamped, if that can be done."""
 
-    def step_may_end(self, slot: int) -> None:
-        """An optimizer has stepped: if nothing follows, the step with this STEP record ends here."""
+    def step_may_end(self, slot: int, at: int) -> None:
+        """An optimizer has stepped, at `at` (host ns): if nothing follows, the step with this STEP record ends here."""
 
     def step_began(self) -> None:
         """A new step begins: anchor anew."""
@@ -102,8 +102,9 @@ class HostTimes:
         except Exception:  # noqa: BLE001 - the collective's own error: it reaches the user where the work is waited for
             self._add_flags(slot, RecordFlag.FAILED)
 
-    def step_may_end(self, slot: int) -> None:
-        """Nothing to do: the boundary's host time is stamped when the step turns over."""
+    def step_may_end(self, slot: int, at: int) -> None:
+        """Stamp the end: whoever reads the ring of a job that hangs after it sees a whole step."""
+        self._finish(slot, at)
 
     def step_began(self) -> None:
         """Nothing to do: the host clock needs no anchor."""
@@ -181,7 +182,7 @@ class DeviceTimes:
             self._clock.mark(slot, "finish")
         return Finish.COMING
 
-    def step_may_end(self, slot: int) -> None:
+    def step_may_end(self, slot: int, at: int) -> None:  # noqa: ARG002 - the protocol's
         """Mark the end of the step; a later optimizer's mark replaces this one."""
         self._clock.mark(slot, "finish")
 

@@ -77,7 +77,8 @@ def in_flight_words(one: InFlight, analysis: Analysis) -> str:
     if one.sequence:
         parts.append(f"sequence {one.sequence}")
     if one.age_ns is not None:
-        parts.append(f"launched {duration(one.age_ns)} before the last event")
+        until = "ago" if analysis.state == "running" else "before the last event"
+        parts.append(f"launched {duration(one.age_ns)} {until}")
     return ", ".join(parts)
 
 

@@ -4,7 +4,7 @@ In: a path. Out: one `Recording` for each rank and device. A new kind of input i
 `SOURCES`.
 """
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -26,9 +26,11 @@ class Open(Protocol):
         *,
         ranks: Collection[int] | None,
         steps: range | None,
+        devices: Collection[int] | None,
+        patterns: Sequence[str],
         progress: Progress | None,
     ) -> list[Recording]:
-        """Return a Recording for each rank and device."""
+        """Return a Recording for each rank and device; what an input does not have is passed over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,19 @@ class Source:
     open: Open
 
 
-SOURCES = (Source("overlapwatch log or run directory (*.owlog)", is_owlog, open_run),)
+def _open_log(
+    path: Path,
+    *,
+    ranks: Collection[int] | None,
+    steps: range | None,
+    devices: Collection[int] | None,  # noqa: ARG001 - a log holds one device
+    patterns: Sequence[str],  # noqa: ARG001 - a log holds no kernel names
+    progress: Progress | None,
+) -> list[Recording]:
+    return open_run(path, ranks=ranks, steps=steps, progress=progress)
+
+
+SOURCES = (Source("overlapwatch log or run directory (*.owlog)", is_owlog, _open_log),)
 
 
 def open_trace(
@@ -48,14 +62,18 @@ def open_trace(
     *,
     ranks: Collection[int] | None = None,
     steps: range | None = None,
+    devices: Collection[int] | None = None,
+    patterns: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> list[Recording]:
     """Read whatever `path` is.
 
     Args:
-        path: a log, or the directory of a run.
+        path: a log, the directory of a run, or a profile.
         ranks: only these ranks.
-        steps: only steps in this range (half-open).
+        steps: only steps in this range (half-open); a profile is read whole.
+        devices: only these device numbers, of a profile.
+        patterns: regular expressions of kernel names that are communication too, of a profile.
         progress: called with (bytes done, bytes in all) now and then.
 
     Raises:
@@ -66,8 +84,15 @@ def open_trace(
         raise InputError(f"{path}: there is no such file or directory")
     for source in SOURCES:
         if source.recognise(path):
-            return source.open(path, ranks=ranks, steps=steps, progress=progress)
+            return source.open(
+                path,
+                ranks=ranks,
+                steps=steps,
+                devices=devices,
+                patterns=patterns,
+                progress=progress,
+            )
     known = "; ".join(source.title for source in SOURCES)
     if path.is_dir():
         raise InputError(f"{path}: the directory holds nothing that can be read ({known})")
-    return SOURCES[0].open(path, ranks=ranks, steps=steps, progress=progress)
+    return open_run(path, ranks=ranks, steps=steps, progress=progress)

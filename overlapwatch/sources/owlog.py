@@ -12,6 +12,7 @@ its STEP record, the first of each step: then nothing of it has been overwritten
 import os
 import re
 import socket
+import time
 from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
@@ -133,6 +134,7 @@ def open_log(
         summaries=log.summaries,
         in_flight=in_flight,
         state=state,
+        read_ns=time.perf_counter_ns() if state == "running" else None,
         about=_about(header),
         counters=dict(log.counts),
         notes=(*log.notes, *notes, *_damage_notes(log)),

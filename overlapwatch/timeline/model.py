@@ -125,6 +125,7 @@ class Recording:
         summaries: SUMMARY array, one row for every step that ran, kept or not; empty when the source has none.
         in_flight: COLLECTIVE records launched and not finished when the input was read, oldest first.
         state: "closed" (ended in order), "running", "killed" (the process is gone without a word) or "profile".
+        read_ns: when it was read, on the clock of the records; None unless the process still runs on this host.
         about: facts to print beside the numbers: versions, settings, environment variables that decide overlap.
         counters: what the recorder counted about itself: records lost, log bytes, steps dropped, ...
         notes: sentences for the reader (a torn log tail, a ring that could not be reached).
@@ -134,6 +135,7 @@ class Recording:
     summaries: NDArray[np.void] = field(default_factory=lambda: np.empty(0, SUMMARY))
     in_flight: NDArray[np.void] = field(default_factory=lambda: np.empty(0, RECORD))
     state: str = "profile"
+    read_ns: int | None = None
     about: Mapping[str, str] = field(default_factory=dict)
     counters: Mapping[str, int] = field(default_factory=dict)
     notes: tuple[str, ...] = ()

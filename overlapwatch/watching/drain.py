@@ -133,7 +133,7 @@ class Drain:
             self._recorder.guard.trip("drain thread", error)
 
     def _hear_the_last_finishes(self) -> None:
-        """A finish is told on a thread of the backend, which needs the GIL: it may come after the wait for it is over."""
+        """A finish is told on a backend thread, which needs the GIL: that may be after the wait for it is over."""
         deadline = self._recorder.now() + LAST_FINISHES_NS
         self.turn()
         while len(self._assembler.in_flight()) and self._recorder.now() < deadline:

@@ -216,6 +216,8 @@ class Watch:
     remove = close
 
     def _at_exit(self) -> None:
+        # The model goes with the process: giving it a new reducer now would need its process group, which may be gone.
+        self._removals.clear()
         self.close()
 
     def _take_apart(self) -> None:

@@ -92,7 +92,7 @@ class Job:
         device.wait(device.default, sent)
         recorder.end(wait)
         recorder.phase = Phase.OTHER
-        recorder.step_may_end()
+        recorder.step_may_end(self.time.now())
         self.time.sleep(int(0.05 * MS))
         recorder.close_step(self.time.now())
         recorder.open_step(self.time.now())
