@@ -9,6 +9,7 @@ its numbers mean nothing.
 """
 
 import argparse
+import json
 import subprocess
 import sys
 import sysconfig
@@ -53,8 +54,8 @@ def main() -> None:
 
 
 LEGEND = (
-    "Events and imports: best times. Everything else: medians over interleaved blocks, in parentheses the 95 % interval "
-    "from resampling rounds."
+    "Events and imports: best times. Everything else: medians over interleaved blocks, in parentheses the 95 % "
+    "interval from resampling rounds."
 )
 
 
@@ -153,24 +154,26 @@ def traceml_rows(rounds: int, steps: int) -> list[Row]:
 
 
 def run_traceml(place: Path, rounds: int, steps: int) -> tuple[str, dict[str, Any]]:
-    import json
-
     home, results = place / "env", place / "results"
     results.mkdir()
     venv.create(home, with_pip=True)
     python = home / "bin" / "python"
-    run = {"check": True, "capture_output": True, "timeout": 300}
-    subprocess.run([python, "-m", "pip", "install", "--quiet", "traceml-ai"], **run)
+
+    def run(*command: object, **options: Any) -> str:
+        words = [str(word) for word in command]
+        done = subprocess.run(words, check=True, capture_output=True, timeout=300, **options)
+        return done.stdout.decode().strip()
+
+    run(python, "-m", "pip", "install", "--quiet", "traceml-ai")
     ask = "import sysconfig; print(sysconfig.get_path('purelib'))"
-    library = subprocess.run([python, "-c", ask], **run).stdout.decode().strip()
-    Path(library, "ours.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    Path(run(python, "-c", ask), "ours.pth").write_text(sysconfig.get_path("purelib") + "\n")
     ask = "import importlib.metadata as m; print(m.version('traceml-ai'))"
-    version = subprocess.run([python, "-c", ask], **run).stdout.decode().strip()
+    version = run(python, "-c", ask)
     command = [home / "bin" / "traceml", "run", JOBS, "--nproc-per-node", "2"]
-    command += ["--logs-dir", place / "logs", "--no-history"]
+    command += ["--logs-dir", place / "logs"]
     command += ["--args", "traceml", str(rounds), str(steps)]
     variables = {_bench.RESULT: str(results), "PATH": f"{home / 'bin'}:/usr/bin:/bin"}
-    subprocess.run(command, env=_bench.environment(variables), cwd=place, **run)
+    run(*command, env=_bench.environment(variables), cwd=place)
     return version, json.loads((results / "0.json").read_text())
 
 
@@ -229,22 +232,24 @@ def import_rows(times: int) -> list[Row]:
     )
     rows = []
     for text, without, with_ours in pairs:
-        best = {code: float("inf") for code in (without, with_ours)}
-        for _ in range(times):
-            for code in best:
-                began = time.perf_counter()
-                subprocess.run([sys.executable, "-c", code], check=True, env=_bench.environment({}))
-                best[code] = min(best[code], time.perf_counter() - began)
-        ours, floor = best[with_ours], best[without]
+        pairs_s = [(start_s(without), start_s(with_ours)) for _ in range(times)]
+        floor, ours = (min(column) for column in zip(*pairs_s, strict=True))
         rows.append(
             [
                 text,
                 f"{1e3 * ours:.0f} ms",
                 f"{1e3 * floor:.0f} ms without",
-                f"+{1e3 * (ours - floor):.0f} ms",
+                f"{1e3 * (ours - floor):+.0f} ms",
             ]
         )
     return rows
+
+
+def start_s(code: str) -> float:
+    """Run a line in a fresh interpreter; return the seconds until it is gone."""
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-c", code], check=True, env=_bench.environment({}))
+    return time.perf_counter() - began
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
 """Everything a report tells of one rank: a Recording and a Selection -> an Analysis.
 
-In: what a source read, and which steps or moments are asked for. Out: one frozen `Analysis` that
-reports and JSON are made of. It only puts together what the other modules of this folder compute.
+In: what a source read, which steps or moments are asked for, and the rules for steps and phases
+that the input itself does not mark. Out: one frozen `Analysis` that reports and JSON are made of.
+It only puts together what the other modules of this folder compute.
 
 The window of a log is the selected steps that are in statistics and whose events were kept. The
 time between them (steps dropped by sampling, shadow steps, the unbucketed first iteration) is not
@@ -12,24 +13,29 @@ recorded and belongs to no part:
 | 3: 0-10, 4: 10-20, 9: 60-70 | 30 of 70 | 20-60        |
 
 The window of a profile is its whole capture, unless steps or moments are selected. Numbers over all
-steps (`steps`, `shadow`) come from the summaries, which a log keeps of every step.
+steps (`steps`, `shadow`) come from the summaries, which a log keeps of every step and which are
+made here, by the same accounting, for an input without them.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from overlapwatch.accounting.buckets import BucketTable, bucket_table
+from overlapwatch.accounting.call_sites import CallSites, call_sites
+from overlapwatch.accounting.calls import Calls, calls_of, calls_of_records, payloads_of
 from overlapwatch.accounting.closure import Check
 from overlapwatch.accounting.exposed import Exposed, exposed
+from overlapwatch.accounting.fused import Fused, fused
 from overlapwatch.accounting.kinds import kinds
 from overlapwatch.accounting.lanes import Lanes, lanes_of
 from overlapwatch.accounting.messages import InFlight, Messages, in_flight, messages
 from overlapwatch.accounting.partition import Partition, partition
 from overlapwatch.accounting.phases import phases
+from overlapwatch.accounting.rates import Rate, rates
 from overlapwatch.accounting.selection import Choice, Selection, choose
 from overlapwatch.accounting.shadow import ShadowCost, shadow_cost
 from overlapwatch.accounting.split import Split
@@ -39,9 +45,20 @@ from overlapwatch.accounting.tail import StepTail, step_tails
 from overlapwatch.accounting.tails import TailDistribution, distribution
 from overlapwatch.accounting.window import Window
 from overlapwatch.timeline.model import Origin, Recording, Skipped, Timeline, Unknown
+from overlapwatch.timeline.phase_rules import PhaseRule, with_phases
+from overlapwatch.timeline.records import from_marks
+from overlapwatch.timeline.step_rules import RECORDED, AnchorRule, with_steps
 from overlapwatch.vocabulary import NOT_KNOWN, SUMMARY, StepFlag
 
 _NEVER_UNKNOWN = ("step", "flags", "collectives", "buckets", "unfinished", "unobservable")
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How steps and phases are told where the input does not mark them: see `phase_rules`."""
+
+    phases: PhaseRule = "auto"
+    anchors: AnchorRule = field(default_factory=AnchorRule)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,7 +67,7 @@ class Analysis:
 
     Args:
         origin, state, about: where it comes from, how it ended, facts to print beside the numbers.
-        window: the time that the next four speak of.
+        window: the time that the next five speak of.
         partition, kinds, phases, exposed: that time in parts, by kind, by phase and kind, in
             exposed segments.
         tail, tails: the tails of the selected steps whose events were kept: their distribution, and
@@ -59,9 +76,15 @@ class Analysis:
         steps: statistics over all selected steps.
         rows: SUMMARY rows of all selected steps.
         shadow: what recording cost.
-        messages: collectives of the window by group, size and call site.
+        fused: kernels of the window that compute and communicate at once.
+        messages: collectives of the window by group and size.
+        call_sites: collectives of the window by what launched them.
+        calls: calls of the communication library by kind, with their exact sizes.
+        rates: kernels against calls, and rates where they close; none for a log.
         in_flight: collectives that had not finished when the input was read.
-        phase_rule, compute_rule: what decided the phases, and what the compute lane is made of.
+        phase_rule, step_rule: what decided the phases and the steps.
+        compute_rule: what the compute lane is made of.
+        steps_in_window: how many steps the window is made of; None where none are known.
         checks: every closure check that was made.
         unknown: what cannot be told, and why.
         skipped, counters, notes: what the source left out, counted and remarked.
@@ -82,10 +105,16 @@ class Analysis:
     steps: StepStatistics
     rows: NDArray[np.void]
     shadow: ShadowCost
+    fused: Fused
     messages: Messages
+    call_sites: CallSites
+    calls: Calls
+    rates: tuple[Rate, ...]
     in_flight: tuple[InFlight, ...]
     phase_rule: str
+    step_rule: str
     compute_rule: str
+    steps_in_window: int | None
     checks: tuple[Check, ...]
     unknown: tuple[Unknown, ...]
     skipped: tuple[Skipped, ...]
@@ -108,6 +137,8 @@ class Analysis:
             "window": self.window.to_dict(),
             "partition": self.partition.to_dict(),
             "compute_rule": self.compute_rule,
+            "step_rule": self.step_rule,
+            "fused": self.fused.to_dict(),
             "kinds": self.kinds.to_dict()["cells"],
             "phases": self.phases.to_dict(),
             "exposed": self.exposed.to_dict(),
@@ -115,7 +146,9 @@ class Analysis:
             "buckets": self.buckets.to_dict(),
             "messages": [row.to_dict() for row in self.messages.sizes],
             "groups": [row.to_dict() for row in self.messages.groups],
-            "call_sites": [row.to_dict() for row in self.messages.call_sites],
+            "call_sites": [site.to_dict() for site in self.call_sites.sites],
+            "calls": self.calls.to_dict(),
+            "rates": [rate.to_dict() for rate in self.rates],
             "step_statistics": self.steps.to_dict(),
             "steps": list(self.step_dicts()),
             "shadow": self.shadow.to_dict(),
@@ -148,14 +181,23 @@ def flag_words(flags: int) -> list[str]:
     return [(flag.name or "").lower() for flag in StepFlag if flag & flags]
 
 
-def analyse(recording: Recording, selection: Selection | None = None) -> Analysis:
+def analyse(
+    recording: Recording, selection: Selection | None = None, rules: Rules | None = None
+) -> Analysis:
     """Return the analysis of what is selected; without a selection, of everything.
+
+    Args:
+        recording: what a source read.
+        selection: which steps, moments or phase.
+        rules: how steps and phases are told where the input does not mark them.
 
     Raises:
         ConfigurationError: what is selected is not in the recording; one sentence says what is.
 
     """
-    choice = choose(recording, selection or Selection())
+    selection, rules = selection or Selection(), rules or Rules()
+    recording, step_rule = _ruled(recording, rules)
+    choice = choose(recording, selection)
     # The window needs all collectives (one may reach into it from a step that is not selected);
     # what is told by step needs those of the selected steps.
     tl, chosen = recording.timeline, choice.timeline
@@ -165,14 +207,24 @@ def analyse(recording: Recording, selection: Selection | None = None) -> Analysi
     by_kind, by_phase = kinds(tl, choice.window, lanes), phases(tl, choice.window, lanes)
     segments = exposed(tl, choice.window, lanes)
     tails = step_tails(chosen)
-    tail = distribution(tails)
+    tail = _tail_of(tails, chosen)
     buckets = bucket_table(chosen)
     kept = chosen.steps[chosen.steps["flags"] & StepFlag.SHADOW == 0]
     statistics = step_statistics(rows, kept["step"].tolist())
     shadow = shadow_cost(rows)
-    sent = messages(_launched(tl, lanes), tl.names, tl.groups)
+    launched = _launched(tl, lanes)
+    sent = messages(launched, tl.groups)
+    sites = call_sites(launched, lanes, tl.names)
+    payloads = payloads_of(tl, lanes, whole=selection.whole)
+    calls = calls_of(payloads, launched)
     live = recording.state != "profile"
+    steps = len(choice.steps) or len(kept) or None
+    calls_made = payloads if len(payloads) else calls_of_records(tl, lanes)
+    # A part of each step has no whole number of anything.
+    whole_steps = steps if selection.phase is None else None
     unknown = (*tl.unknown, *parts.not_known(), *tail.unknown, *buckets.unknown)
+    if not live and parts.observed and not len(calls_made):
+        unknown += (Unknown("rates", "the input holds no sizes of messages"),)
     return Analysis(
         origin=tl.origin,
         state=recording.state,
@@ -188,10 +240,30 @@ def analyse(recording: Recording, selection: Selection | None = None) -> Analysi
         steps=statistics,
         rows=rows,
         shadow=shadow,
+        fused=fused(tl, lanes),
         messages=sent,
-        in_flight=in_flight(recording.in_flight, tl.names, tl.groups, recording.read_ns or newest_ns(recording)),
+        call_sites=sites,
+        calls=calls,
+        rates=()
+        if live
+        else rates(
+            calls_made,
+            lanes,
+            tl.groups,
+            whole_steps,
+            tl.origin.world,
+            moved=not len(payloads),
+        ),
+        in_flight=in_flight(
+            recording.in_flight,
+            tl.names,
+            tl.groups,
+            recording.read_ns or newest_ns(recording),
+        ),
         phase_rule=tl.phase_rule,
+        step_rule=step_rule,
         compute_rule=tl.compute_rule,
+        steps_in_window=steps,
         checks=(
             *parts.checks(),
             *by_kind.checks(),
@@ -201,6 +273,8 @@ def analyse(recording: Recording, selection: Selection | None = None) -> Analysi
             *_tail_checks(tails),
             *statistics.checks(),
             *sent.checks(),
+            *sites.checks(),
+            *calls.checks(),
             *_live_checks(choice, rows, parts),
         ),
         # A profile has no shadow steps; nobody asks what its recording cost.
@@ -209,6 +283,28 @@ def analyse(recording: Recording, selection: Selection | None = None) -> Analysi
         counters=recording.counters,
         notes=(*recording.notes, *choice.notes),
     )
+
+
+def _tail_of(tails: tuple[StepTail, ...], tl: Timeline) -> TailDistribution:
+    """Return how the tails spread; where no launch has a phase, nobody knows what reduced gradients."""
+    tail = distribution(tails)
+    blind = len(tl.communication) > 0 and not tl.communication["phase"].any()
+    if tail.tail is not None or not tail.steps or not blind:
+        return tail
+    because = (
+        "the phases of launches are not known, so neither is which collectives reduce gradients"
+    )
+    return replace(tail, unknown=(Unknown("the tails of the steps", because),))
+
+
+def _ruled(recording: Recording, rules: Rules) -> tuple[Recording, str]:
+    """Return the recording with steps and phases by the rules, and the rule of the steps."""
+    tl, step_rule = recording.timeline, RECORDED
+    if not from_marks(tl):
+        tl, step_rule = with_steps(tl, rules.anchors)
+    if not (from_marks(tl) and rules.phases == "auto"):
+        tl = with_phases(tl, rules.phases, rules.anchors)
+    return (recording if tl is recording.timeline else replace(recording, timeline=tl)), step_rule
 
 
 def newest_ns(recording: Recording) -> int:

@@ -1,4 +1,4 @@
-"""Collectives by process group, by message size, by call site; and those still in flight.
+"""Collectives by process group and by message size; and those still in flight.
 
 In: RECORDs and what their ids stand for. Out: rows, each with a `Traffic`: how many, how many
 bytes, how long from launch to finish. That time holds queueing and waiting for peers: it is not the
@@ -81,20 +81,6 @@ class MessageRow:
 
 
 @dataclass(frozen=True, slots=True)
-class CallSiteRow:
-    """The collectives launched for one bucket or module; `what` says which of these it is."""
-
-    owner: int
-    name: str
-    what: str
-    traffic: Traffic
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the fields as JSON-ready values."""
-        return {"name": self.name, "what": self.what, **self.traffic.to_dict()}
-
-
-@dataclass(frozen=True, slots=True)
 class InFlight:
     """One collective that was launched and had not finished when the input was read.
 
@@ -134,20 +120,18 @@ class InFlight:
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """Collectives, told in three ways.
+    """Collectives, told in two ways.
 
     Args:
         total: all of them.
         groups: by process group.
         sizes: by kind and exact size, largest first.
-        call_sites: by the bucket or module they were launched for; those without one are in no row.
 
     """
 
     total: Traffic
     groups: tuple[GroupRow, ...]
     sizes: tuple[MessageRow, ...]
-    call_sites: tuple[CallSiteRow, ...]
 
     def checks(self) -> tuple[Check, ...]:
         """Return how the rows add up to all collectives."""
@@ -164,34 +148,26 @@ class Messages:
         )
 
 
-def messages(
-    records: NDArray[np.void], names: Mapping[int, Name], groups: Mapping[int, Name]
-) -> Messages:
-    """Return `records` (RECORD rows of collectives) by group, size and call site."""
+def messages(records: NDArray[np.void], groups: Mapping[int, Name]) -> Messages:
+    """Return `records` (RECORD rows of collectives) by group and size."""
     group_rows = []
-    for group, mine in _parted(records["group"].astype(np.int64)):
+    for group, mine in parted(records["group"].astype(np.int64)):
         name = groups.get(group)
         group_rows.append(
             GroupRow(
                 group,
                 name.text if name else "",
                 name.members if name else (),
-                _traffic(records[mine]),
+                traffic(records[mine]),
             )
         )
     sizes = []
-    for kind, of_kind in _parted(_kinds(records).astype(np.int64)):
-        for size, mine in _parted(records["bytes"][of_kind]):
-            traffic = _traffic(records[of_kind][mine])
-            sizes.append(MessageRow(CollectiveKind(kind), size or None, traffic))
+    for kind, of_kind in parted(_kinds(records).astype(np.int64)):
+        for size, mine in parted(records["bytes"][of_kind]):
+            sent = traffic(records[of_kind][mine])
+            sizes.append(MessageRow(CollectiveKind(kind), size or None, sent))
     sizes.sort(key=lambda row: (-(row.size_bytes or 0), row.kind))
-    sites = []
-    for owner, mine in _parted(records["owner"].astype(np.int64)):
-        name = names.get(owner)
-        if name is not None:
-            what = name.kind.name.lower()
-            sites.append(CallSiteRow(owner, name.text, what, _traffic(records[mine])))
-    return Messages(_traffic(records), tuple(group_rows), tuple(sizes), tuple(sites))
+    return Messages(traffic(records), tuple(group_rows), tuple(sizes))
 
 
 def in_flight(
@@ -234,14 +210,15 @@ def _kinds(records: NDArray[np.void]) -> NDArray[np.uint8]:
     return np.where(kind > max(CollectiveKind), np.uint8(CollectiveKind.UNKNOWN), kind)
 
 
-def _parted(key: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
+def parted(key: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
     """Yield each value of `key`, ascending, with the positions that hold it."""
     order = np.argsort(key, kind="stable")
     values, first = np.unique(key[order], return_index=True)
     yield from zip(values.tolist(), np.split(order, first[1:]), strict=True) if len(key) else ()
 
 
-def _traffic(records: NDArray[np.void]) -> Traffic:
+def traffic(records: NDArray[np.void]) -> Traffic:
+    """Return `records` (RECORD rows of collectives) in numbers."""
     finished = records[(records["launch"] != 0) & (records["finish"] >= records["launch"])]
     size = int(records["bytes"].sum())
     return Traffic(

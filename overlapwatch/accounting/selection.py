@@ -7,24 +7,32 @@ of the selected steps, and a note where the answer is not what one would expect.
 |-----------------|-------------------------------------------------|---------------------|
 | nothing         | its steps in statistics                         | the whole capture   |
 | steps A to B    | those of A to B in statistics                   | the same            |
-| trim A to B     | seconds A to B after the first moment           | the same            |
+| trim A to B     | seconds A to B of the input's clock             | the same            |
+| phase           | of any of these, the moments of one phase       | the same            |
 
 Where no selected step is in statistics, all of them are the window, and a note says so.
+
+Seconds of a trim count from the start of the session where the input's clock does (Nsight Systems
+shows them so), else from the first event of the input (`clock_zeros`).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from overlapwatch.accounting.partition import Partition, partition
+from overlapwatch.accounting.phases import phase_unions
 from overlapwatch.accounting.window import Boundary, Window, capture_window, trim_window
 from overlapwatch.errors import ConfigurationError
-from overlapwatch.timeline.intervals import intersect, single, subtract, union
+from overlapwatch.timeline.intervals import intersect, join, single, subtract, union
 from overlapwatch.timeline.model import Recording, Timeline
-from overlapwatch.vocabulary import OUT_OF_STATISTICS, StepFlag
+from overlapwatch.vocabulary import OUT_OF_STATISTICS, Phase, StepFlag
 
 _NO_EVENTS = StepFlag.SHADOW
+_SESSION_CLOCK = "nsight"
+"""Timelines of these sources count from the start of the session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +42,10 @@ class Selection:
     Args:
         first_step, last_step: step numbers, inclusive; None is no limit.
         boundary: what happens to a span that crosses the window's edge, "clip" or "contained".
-        trim: (from, to) in seconds after the first moment of the capture, instead of steps.
+        trim: (from, to) in seconds after `zero_ns`, instead of steps.
+        zero_ns: where the seconds of a trim count from, on the timeline's clock; None: the first
+            moment of the capture.
+        phase: only the moments of this phase.
 
     """
 
@@ -42,11 +53,18 @@ class Selection:
     last_step: int | None = None
     boundary: Boundary = "clip"
     trim: tuple[float, float] | None = None
+    zero_ns: int | None = None
+    phase: Phase | None = None
 
     @property
     def by_step(self) -> bool:
         """Whether steps are asked for."""
         return self.first_step is not None or self.last_step is not None
+
+    @property
+    def whole(self) -> bool:
+        """Whether nothing is asked for: all that there is."""
+        return not self.by_step and self.trim is None and self.phase is None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -73,12 +91,63 @@ def choose(recording: Recording, selection: Selection) -> Choice:
     """Return what `selection` asks for.
 
     Raises:
-        ConfigurationError: it asks for steps and a trim at once, or for steps or a time that are
-            not there.
+        ConfigurationError: it asks for steps and a trim at once, or for steps, a time or a phase
+            that are not there.
 
     """
     if selection.trim is not None:
-        return _by_time(recording, selection, selection.trim)
+        choice = _by_time(recording, selection, selection.trim)
+    else:
+        choice = _by_steps(recording, selection)
+    return choice if selection.phase is None else _of_phase(choice, selection.phase)
+
+
+def clock_zeros(recordings: Sequence[Recording]) -> list[int]:
+    """Return, for each recording of one input, the moment from which its seconds count, ns.
+
+    That is 0 where the clock itself counts from the start of the session, else the first moment of
+    anything that the input holds: device spans, ranges and calls of the host, of all its devices.
+    """
+    first = min((moment for one in recordings for moment in _moments(one.timeline)), default=0)
+    return [
+        0 if one.timeline.origin.source.startswith(_SESSION_CLOCK) else first for one in recordings
+    ]
+
+
+def _moments(tl: Timeline) -> list[int]:
+    capture = capture_window(tl)
+    found = [capture.start_ns] if capture.end_ns else []
+    for column in (tl.ranges.start, tl.payloads["start"], tl.communication["launch"]):
+        known = column[column > 0]
+        found += [int(known.min())] if len(known) else []
+    return found
+
+
+def _of_phase(choice: Choice, phase: Phase) -> Choice:
+    """Return the choice with the window cut to the moments of one phase."""
+    tl, window = choice.timeline, choice.window
+    word = phase.name.lower()
+    if not len(tl.phases):
+        launched = bool(tl.communication["phase"].any())
+        because = (
+            "the phases of this input are known of launches only, not of time"
+            if launched
+            else "this input has no phases"
+        )
+        raise ConfigurationError(f"{tl.origin.path}: no window of {word}: {because}")
+    moments = phase_unions(tl.phases, window)[phase]
+    whole = single(window.start_ns, window.end_ns)
+    inside = intersect(moments, window.recorded)
+    if not len(inside):
+        raise ConfigurationError(f"{tl.origin.path}: no moment of {word} in {window.rule}")
+    gaps = join(window.not_recorded, subtract(whole, inside))
+    cut = replace(window, rule=f"{word} of {window.rule} ({tl.phase_rule})", not_recorded=gaps)
+    note = "only the window is of that phase: steps and tails are told whole"
+    none = np.empty(0, np.uint32)
+    return replace(choice, window=cut, steps=none, notes=(*choice.notes, note))
+
+
+def _by_steps(recording: Recording, selection: Selection) -> Choice:
     tl = _of_steps(recording.timeline, selection)
     summaries = _within(recording.summaries, selection)
     recorded = tl.steps[tl.steps["flags"] & _NO_EVENTS == 0]
@@ -128,11 +197,13 @@ def _by_time(recording: Recording, selection: Selection, trim: tuple[float, floa
         raise ConfigurationError("choose steps or a trim in seconds, not both")
     tl = recording.timeline
     capture = capture_window(tl, selection.boundary)
-    low, high = (capture.start_ns + round(seconds * 1e9) for seconds in trim)
+    zero = capture.start_ns if selection.zero_ns is None else selection.zero_ns
+    low, high = (zero + round(seconds * 1e9) for seconds in trim)
     if high <= capture.start_ns or low >= capture.end_ns:
-        length = (capture.end_ns - capture.start_ns) / 1e9
+        first, last = ((moment - zero) / 1e9 for moment in (capture.start_ns, capture.end_ns))
         raise ConfigurationError(
-            f"{tl.origin.path}: nothing was captured from {trim[0]} to {trim[1]} s; the capture is {length:.3f} s long"
+            f"{tl.origin.path}: nothing was captured from {trim[0]:g} to {trim[1]:g} s; "
+            f"the capture of {_who(tl)} reaches from {first:.3f} to {last:.3f} s"
         )
     window = trim_window(low, high, selection.boundary)
     gaps = intersect(capture.not_recorded, single(low, high))
@@ -141,6 +212,11 @@ def _by_time(recording: Recording, selection: Selection, trim: tuple[float, floa
     rows = rows[(rows["start_ns"] >= low) & (rows["end_ns"] <= high)]
     none = np.empty(0, np.uint32)
     return Choice(replace(window, not_recorded=gaps), _only(tl, inside), rows, none)
+
+
+def _who(tl: Timeline) -> str:
+    origin = tl.origin
+    return f"rank {origin.rank}" if origin.rank is not None else origin.device or "it"
 
 
 def _of_steps(tl: Timeline, selection: Selection) -> Timeline:

@@ -50,6 +50,9 @@ examples:
   overlapwatch report runs/a --rank 3             the same, with the details of rank 3
   overlapwatch report runs/a --step 100:200       only steps 100 to 200
   overlapwatch report runs/a --json > a.json      for scripts
+  overlapwatch report trace_rank*.json.gz         PyTorch profiler traces, one a rank
+  overlapwatch report profile.sqlite --trim 39.964 46.123 --device 4
+                                                  an Nsight Systems export: some seconds of one device
 
 to record a run, add to the training script, after DDP has wrapped the model:
   overlapwatch.watch(model, log_dir="runs/a")

@@ -1,27 +1,31 @@
-"""`overlapwatch report RUN`: read, account, print.
+"""`overlapwatch report INPUT ...`: read, account, print.
 
-In: a run directory, a log, or whatever else `sources.open_trace` reads. Out: the report on stdout
-or in a file, as text or JSON; exit code 1 when the numbers do not add up. It computes nothing.
+In: run directories, logs, profiles, or whatever else `sources.open_trace` reads. Out: the report on
+stdout or in a file, as text or JSON; exit code 1 when the numbers do not add up. It computes
+nothing.
 """
 
 import argparse
+import math
+import re
 import sys
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from overlapwatch.errors import ConfigurationError, InputError
+from overlapwatch.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from overlapwatch.accounting.analyse import Analysis
+    from overlapwatch.commands.inputs import Request
     from overlapwatch.reports.json import InputFile
-    from overlapwatch.timeline.model import Recording
 
 DOES_NOT_ADD_UP = 1
 HEAD_BYTES = 1 << 20
 MAX_STEP = (1 << 32) - 1
 """Steps are 32-bit numbers in every record."""
+PHASES = ("forward", "backward", "optimizer")
+PHASE_RULES = ("auto", "marks", "ranges", "anchors", "none")
 
 StepRange = tuple[int | None, int | None]
 """First and last step, inclusive; None is no limit."""
@@ -33,25 +37,68 @@ def add_parser(
     """Add the parser of this verb."""
     parser = subparsers.add_parser(
         "report",
-        help="what a run's log (or a profile) says: hidden, exposed, buckets, tail",
-        description="Print what a recorded run says about hidden and exposed communication. "
-        "A job that is still running, hangs or was killed can be read as well.",
+        help="what a run's log or a profile says: hidden, exposed, buckets, tail, call sites",
+        description="Print what a recorded run or a profile says about hidden and exposed "
+        "communication. A job that is still running, hangs or was killed can be read as well. "
+        "Several inputs, such as one profile a rank, are told side by side.",
     )
-    parser.add_argument("run", metavar="RUN", help="a run directory, or one log of it")
-    parser.add_argument("--json", action="store_true", help="print JSON, for scripts")
     parser.add_argument(
+        "input",
+        metavar="INPUT",
+        nargs="+",
+        help="a run directory, a log, an Nsight Systems export or a PyTorch (Kineto) trace",
+    )
+    parser.add_argument("--json", action="store_true", help="print JSON, for scripts")
+    which = parser.add_argument_group("which time")
+    which.add_argument(
         "--step",
         metavar="A:B",
         help="only steps A to B, both included; also 120, :50, 50:",
     )
-    parser.add_argument(
-        "--rank", metavar="N[,M]", help="only these ranks, each in full (default: all, one in full)"
+    which.add_argument(
+        "--trim",
+        metavar=("A", "B"),
+        nargs=2,
+        help="only seconds A to B: of the session in an Nsight export, else after the first event",
     )
-    parser.add_argument(
+    which.add_argument("--phase", choices=PHASES, help="only the moments of this phase")
+    which.add_argument(
         "--boundary",
         choices=("clip", "contained"),
         default="clip",
         help="spans across the window's edge: cut them (default), or leave them out",
+    )
+    whose = parser.add_argument_group("whose")
+    whose.add_argument(
+        "--rank", metavar="N[,M]", help="only these ranks, each in full (default: all, one in full)"
+    )
+    whose.add_argument(
+        "--device", metavar="N[,M]", help="only these devices of a profile, each in full"
+    )
+    rules = parser.add_argument_group("rules for profiles")
+    rules.add_argument(
+        "--comm-pattern",
+        metavar="REGEX",
+        action="append",
+        default=[],
+        help="kernels with this in their name are communication too; may be given several times",
+    )
+    rules.add_argument(
+        "--phase-rule",
+        choices=PHASE_RULES,
+        default="auto",
+        help="what tells the phases: recorded marks, ranges around the launch, anchor kernels "
+        "(default: the first of these that tells)",
+    )
+    rules.add_argument(
+        "--anchor-forward", metavar="REGEX", help="kernels that only forward runs (attention)"
+    )
+    rules.add_argument("--anchor-backward", metavar="REGEX", help="kernels that only backward runs")
+    rules.add_argument(
+        "--step-gap-ms",
+        metavar="N",
+        help="a longer gap between anchor kernels starts a step, where no steps are marked "
+        "(default: 300)",
     )
     parser.add_argument(
         "--width", metavar="N", help="characters a line (default: the terminal's, else 100)"
@@ -67,15 +114,11 @@ def run(arguments: argparse.Namespace) -> int:
         ConfigurationError, InputError: one sentence for the user.
 
     """
-    steps, ranks = parse_steps(arguments.step), parse_ranks(arguments.rank)
     width = parse_width(arguments.width)
-    # What is slow to import is imported once the arguments make sense.
-    from overlapwatch.accounting.analyse import analyse  # noqa: PLC0415
-    from overlapwatch.accounting.selection import Selection  # noqa: PLC0415
+    request = make_request(arguments)
+    from overlapwatch.commands.inputs import read_all  # noqa: PLC0415 - slow to import
 
-    selection = Selection(first_step=steps[0], last_step=steps[1], boundary=arguments.boundary)
-    recordings = _read(Path(arguments.run), ranks, steps)
-    analyses = [analyse(recording, selection) for recording in recordings]
+    analyses = read_all([Path(path) for path in arguments.input], request)
     if arguments.json:
         from overlapwatch.reports.json import to_text  # noqa: PLC0415
 
@@ -84,10 +127,55 @@ def run(arguments: argparse.Namespace) -> int:
         from overlapwatch.reports.layout import DEFAULT_WIDTH  # noqa: PLC0415
         from overlapwatch.reports.text import plain  # noqa: PLC0415
 
-        _write(plain(analyses, width or DEFAULT_WIDTH, ranks), arguments.output)
+        text = plain(
+            analyses,
+            width or DEFAULT_WIDTH,
+            request.ranks,
+            all_in_full=request.devices is not None,
+        )
+        _write(text, arguments.output)
     else:
-        _show(analyses, width, ranks)
+        _show(analyses, width, request)
     return 0 if all(check.ok for one in analyses for check in one.checks) else DOES_NOT_ADD_UP
+
+
+def make_request(arguments: argparse.Namespace) -> "Request":
+    """Return what the arguments ask of each input.
+
+    Raises:
+        ConfigurationError: one of them makes no sense.
+
+    """
+    steps, trim = parse_steps(arguments.step), parse_trim(arguments.trim)
+    ranks = parse_numbers(arguments.rank, "rank")
+    devices = parse_numbers(arguments.device, "device")
+    for pattern in arguments.comm_pattern:
+        parse_pattern(pattern, "--comm-pattern")
+    forward = parse_pattern(arguments.anchor_forward, "--anchor-forward")
+    backward = parse_pattern(arguments.anchor_backward, "--anchor-backward")
+    gap_ns = parse_gap(arguments.step_gap_ms)
+    if trim is not None and steps != (None, None):
+        raise ConfigurationError("choose --step or --trim, not both")
+    # What is slow to import is imported once the arguments make sense.
+    from overlapwatch.accounting.analyse import Rules  # noqa: PLC0415
+    from overlapwatch.accounting.selection import Selection  # noqa: PLC0415
+    from overlapwatch.commands.inputs import Request  # noqa: PLC0415
+    from overlapwatch.timeline.step_rules import AnchorRule  # noqa: PLC0415
+    from overlapwatch.vocabulary import Phase  # noqa: PLC0415
+
+    usual = AnchorRule()
+    anchors = AnchorRule(
+        forward or usual.forward, backward or usual.backward, gap_ns or usual.step_gap_ns
+    )
+    selection = Selection(
+        first_step=steps[0],
+        last_step=steps[1],
+        boundary=arguments.boundary,
+        trim=trim,
+        phase=Phase[arguments.phase.upper()] if arguments.phase else None,
+    )
+    rules = Rules(arguments.phase_rule, anchors)
+    return Request(selection, rules, ranks, devices, tuple(arguments.comm_pattern))
 
 
 def parse_steps(text: str | None) -> StepRange:
@@ -121,8 +209,8 @@ def _bad_step(text: str) -> ConfigurationError:
     )
 
 
-def parse_ranks(text: str | None) -> tuple[int, ...] | None:
-    """Return the ranks asked for: `3`, `0,3`; None without any.
+def parse_numbers(text: str | None, what: str) -> tuple[int, ...] | None:
+    """Return the ranks or devices asked for: `3`, `0,3`; None without any.
 
     Raises:
         ConfigurationError: the text is neither.
@@ -132,8 +220,67 @@ def parse_ranks(text: str | None) -> tuple[int, ...] | None:
         return None
     parts = [part.strip() for part in text.split(",")]
     if not all(part.isascii() and part.isdigit() for part in parts):
-        raise ConfigurationError(f"--rank takes ranks such as 3 or 0,3, not {text!r}")
+        raise ConfigurationError(f"--{what} takes {what}s such as 3 or 0,3, not {text!r}")
     return tuple(dict.fromkeys(int(part) for part in parts))
+
+
+def parse_trim(texts: Sequence[str] | None) -> tuple[float, float] | None:
+    """Return the seconds asked for; None without any.
+
+    Raises:
+        ConfigurationError: they are no two numbers in order.
+
+    """
+    if texts is None:
+        return None
+    low, high = (_number(text) for text in texts)
+    if low is None or high is None or high <= low:
+        asked = " ".join(texts)
+        raise ConfigurationError(
+            f"--trim takes two ascending numbers of seconds such as 39.964 46.123, not {asked!r}"
+        )
+    return low, high
+
+
+def parse_gap(text: str | None) -> int | None:
+    """Return the step gap asked for in ms, in ns; None without any.
+
+    Raises:
+        ConfigurationError: it is no number above 0.
+
+    """
+    if text is None:
+        return None
+    gap = _number(text)
+    if gap is None or round(gap * 1e6) <= 0:
+        raise ConfigurationError(f"--step-gap-ms takes a number above 0, not {text!r}")
+    return round(gap * 1e6)
+
+
+def parse_pattern(text: str | None, flag: str) -> str | None:
+    """Return the regular expression asked for; None without any.
+
+    Raises:
+        ConfigurationError: it is none, or matches every name.
+
+    """
+    if text is None:
+        return None
+    try:
+        everything = re.compile(text).search("") is not None
+    except re.error as error:
+        raise ConfigurationError(f"{flag} {text!r} is no regular expression: {error}") from None
+    if everything:
+        raise ConfigurationError(f"{flag} {text!r} matches every kernel")
+    return text
+
+
+def _number(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) and abs(value) < 1e9 else None
 
 
 def parse_width(text: str | None) -> int | None:
@@ -148,35 +295,6 @@ def parse_width(text: str | None) -> int | None:
     if not (text.isascii() and text.isdigit()) or not 0 < int(text) <= 1000:
         raise ConfigurationError(f"--width takes a number of characters up to 1000, not {text!r}")
     return int(text)
-
-
-def _read(path: Path, ranks: tuple[int, ...] | None, steps: StepRange) -> "list[Recording]":
-    from overlapwatch.commands.progress import LateProgress  # noqa: PLC0415
-    from overlapwatch.sources import open_trace  # noqa: PLC0415
-
-    first, last = steps
-    wanted = None
-    if steps != (None, None):
-        wanted = range(first or 0, (MAX_STEP if last is None else last) + 1)
-    with LateProgress(f"reading {path}", sys.stderr) as progress:
-        recordings = open_trace(path, ranks=ranks, steps=wanted, progress=progress)
-    return recordings if ranks is None else _of_ranks(recordings, ranks, path)
-
-
-def _of_ranks(
-    recordings: "list[Recording]", ranks: tuple[int, ...], path: Path
-) -> "list[Recording]":
-    """Return those of the ranks; when some are absent, with a note; when all are, raise."""
-    there = {one.timeline.origin.rank: one for one in recordings}
-    chosen = [there[rank] for rank in ranks if rank in there]
-    absent = ", ".join(str(rank) for rank in ranks if rank not in there)
-    if not chosen:
-        known = ", ".join(str(rank) for rank in there if rank is not None)
-        holds = f"it holds rank {known}" if known else "it does not say of which rank it is"
-        raise InputError(f"{path}: no rank {absent} in it; {holds}")
-    if absent:
-        chosen[0] = replace(chosen[0], notes=(f"no rank {absent} in {path}", *chosen[0].notes))
-    return chosen
 
 
 def _paths(analyses: "Sequence[Analysis]") -> list[str]:
@@ -208,11 +326,11 @@ def _write(text: str, output: str | None) -> None:
     sys.stderr.write(f"written to {output}\n")
 
 
-def _show(analyses: "Sequence[Analysis]", width: int | None, ranks: tuple[int, ...] | None) -> None:
+def _show(analyses: "Sequence[Analysis]", width: int | None, request: "Request") -> None:
     """Print on a terminal, with its width and colours (Rich honours NO_COLOR)."""
     from overlapwatch.reports.layout import terminal  # noqa: PLC0415
     from overlapwatch.reports.text import report  # noqa: PLC0415
 
     console = terminal(width)
-    for part in report(analyses, ranks):
+    for part in report(analyses, request.ranks, all_in_full=request.devices is not None):
         console.print(part)

@@ -32,6 +32,8 @@ Sizer = Callable[[tuple[Any, ...], int], int]
 def _nbytes(tensors: Any) -> int:
     if isinstance(tensors, torch.Tensor):
         return tensors.numel() * tensors.element_size()
+    if len(tensors) == 1:  # as a bucket comes
+        return _nbytes(tensors[0])
     return sum(_nbytes(t) for t in tensors)
 
 
@@ -185,7 +187,10 @@ class CollectiveTap:
         reduces = operation.name == "allreduce_"
         groups, facts_of = self._groups, self.facts
         # On the host DDP's own statistics tell when a bucket was ready, later; on a device an event does.
-        told_later = RecordFlag.READY_ESTIMATED if times.on_host else 0
+        told_later = int(RecordFlag.READY_ESTIMATED) if times.on_host else 0
+        # Plain integers: arithmetic with an IntFlag builds a new member, which costs more than the record.
+        backward, synchronously = int(Phase.BACKWARD), int(RecordFlag.SYNCHRONOUS)
+        unobservable, coming_in_time = int(RecordFlag.FINISH_UNOBSERVABLE), Finish.COMING
         blind: set[int] = (
             set()
         )  # groups whose backend has no future for this op: asking costs an exception each time
@@ -202,11 +207,11 @@ class CollectiveTap:
                 if not point_to_point:
                     facts.sequence = sequence = facts.sequence + 1
                 synchronous = len(args) > async_at and not args[async_at]
-                flags = int(RecordFlag.SYNCHRONOUS) if synchronous else 0
+                flags = synchronously if synchronous else 0
                 if facts.id in blind:
-                    flags |= RecordFlag.FINISH_UNOBSERVABLE
+                    flags |= unobservable
                 owner, claimant = 0, None
-                if reduces and recorder.phase == Phase.BACKWARD and self.claim is not None:
+                if reduces and recorder.phase == backward and self.claim is not None:
                     claimant = self.claim(group, args[0][0])
                     if claimant is not None:
                         owner = claimant.bucket
@@ -228,7 +233,7 @@ class CollectiveTap:
                         coming = times.mark_finish(slot, unbox_work(work), synchronous=synchronous)
                     if coming is Finish.NEVER:
                         blind.add(facts.id)
-                    if coming is not Finish.COMING:
+                    if coming is not coming_in_time:
                         recorder.unobservable(slot)
                 except Exception as error:  # noqa: BLE001
                     guard.trip(f"following {operation.name}", error)

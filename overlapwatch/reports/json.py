@@ -9,6 +9,7 @@ are added, not renamed or removed; a change of meaning raises `SCHEMA`.
 | schema       | 1                                                                          |
 | inputs       | the files: path, source, sha256 of their first MiB, what was skipped       |
 | timelines    | one entry a rank and device: partition, kinds, phases, exposed, tail, ...  |
+| devices      | the timelines side by side: least, median and most of each number          |
 | across_ranks | null: ranks are not yet compared                                           |
 | closure      | every check of every timeline, both sides, and the timeline it belongs to  |
 | not_known    | what cannot be told, why, and the timeline it speaks of (null: all)        |
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from overlapwatch.accounting.analyse import Analysis
+from overlapwatch.accounting.devices import side_by_side
 
 SCHEMA = 1
 
@@ -60,6 +62,7 @@ def to_dict(analyses: Sequence[Analysis], files: Iterable[InputFile] = ()) -> di
         "schema": SCHEMA,
         "inputs": [_input(path, known.get(path), analyses) for path in paths],
         "timelines": [one.to_dict() for one in analyses],
+        "devices": side_by_side(analyses).to_dict(),
         "across_ranks": None,
         "closure": [
             {**check.to_dict(), "timeline": place}

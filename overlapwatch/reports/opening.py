@@ -24,8 +24,11 @@ _SETTING = "setting "
 
 
 def who(analysis: Analysis) -> str:
-    """Return `rank 3`, or what else the input calls it."""
+    """Return `rank 3`, or what else the input calls it; a device of a profile is named in full."""
     origin = analysis.origin
+    if analysis.state == "profile":
+        rank = f"rank {origin.rank}" if origin.rank is not None else origin.process
+        return ", ".join(filter(None, (rank, origin.device))) or origin.path
     if origin.rank is not None:
         return f"rank {origin.rank}"
     return origin.process or origin.device or origin.path
@@ -133,7 +136,7 @@ def _medians(analysis: Analysis) -> tuple[int | None, int | None, int | None, in
 def origin_facts(analysis: Analysis) -> Iterator[RenderableType]:
     """Yield where the numbers come from, and the variables that decide overlap."""
     origin, about = analysis.origin, analysis.about
-    place = who(analysis).removeprefix("rank ")
+    place = str(origin.rank) if origin.rank is not None else "not known"
     place += f" of {origin.world}" if origin.world is not None else ""
     where = [text for text in (origin.host, origin.process, origin.device) if text]
     pairs = [

@@ -12,7 +12,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from overlapwatch.accounting.analyse import Analysis
-from overlapwatch.reports import closing, collectives, opening, where_time_went
+from overlapwatch.reports import closing, collectives, opening, profiles, where_time_went
 from overlapwatch.reports.format import counted
 from overlapwatch.reports.layout import DEFAULT_WIDTH, gap, heading, note, sentence, to_text
 
@@ -24,6 +24,9 @@ SECTIONS = (
     collectives.buckets,
     collectives.tail,
     collectives.traffic,
+    profiles.call_sites,
+    profiles.calls,
+    profiles.rates,
     closing.own_cost,
     closing.calibration,
     closing.left_out,
@@ -33,20 +36,26 @@ SECTIONS = (
 
 
 def report(
-    analyses: Sequence[Analysis], detailed: Collection[int] | None = None
+    analyses: Sequence[Analysis],
+    detailed: Collection[int] | None = None,
+    *,
+    all_in_full: bool = False,
 ) -> Iterator[RenderableType]:
     """Yield the report.
 
     Args:
         analyses: at least one.
-        detailed: ranks to tell in full; None: the first analysis.
+        detailed: ranks to tell in full; None: the first analysis, of a profile the first with
+            communication.
+        all_in_full: tell all of them in full.
 
     """
-    chosen = [one for one in analyses if one.origin.rank in detailed] if detailed else analyses[:1]
+    chosen = _in_full(analyses, detailed, all_in_full=all_in_full)
     yield Text("overlapwatch report", style="bold")
     yield from _apart(opening.alerts(analyses))
     if len(analyses) > 1:
-        yield from opening.ranks(analyses)
+        profile = all(one.state == "profile" for one in analyses)
+        yield from profiles.devices(analyses) if profile else opening.ranks(analyses)
         yield from _others(analyses, chosen)
     for analysis in chosen:
         if len(analyses) > 1:
@@ -61,6 +70,17 @@ def report(
     rest = [check for one in analyses if one not in chosen for check in one.checks]
     if any(not check.ok for check in rest):
         yield from closing.closure(rest)
+
+
+def _in_full(
+    analyses: Sequence[Analysis], ranks: Collection[int] | None, *, all_in_full: bool
+) -> Sequence[Analysis]:
+    if all_in_full:
+        return analyses
+    if ranks:
+        return [one for one in analyses if one.origin.rank in ranks]
+    talking = [one for one in analyses if one.state == "profile" and one.partition.observed]
+    return talking[:1] or analyses[:1]
 
 
 def _apart(parts: Iterator[RenderableType]) -> Iterator[RenderableType]:
@@ -78,20 +98,24 @@ def _others(analyses: Sequence[Analysis], chosen: Sequence[Analysis]) -> Iterato
             yield sentence(f"{opening.who(one)}: {text}")
     told = ", ".join(opening.who(one) for one in chosen)
     if rest:
-        yield note(f"in full below: {told}; --rank N tells {counted(len(rest), 'other')}")
+        flag = "--rank" if rest[0].origin.rank is not None else "--device"
+        yield note(f"in full below: {told}; {flag} N tells {counted(len(rest), 'other')}")
 
 
 def plain(
     analyses: Sequence[Analysis],
     width: int = DEFAULT_WIDTH,
     detailed: Collection[int] | None = None,
+    *,
+    all_in_full: bool = False,
 ) -> str:
     """Return the report as plain text.
 
     Args:
         analyses: at least one.
         width: characters a line; at least 60 are used.
-        detailed: ranks to tell in full; None: the first analysis.
+        detailed: ranks to tell in full, as `report` takes it.
+        all_in_full: tell all of them in full.
 
     """
-    return to_text(report(analyses, detailed), width)
+    return to_text(report(analyses, detailed, all_in_full=all_in_full), width)

@@ -49,7 +49,10 @@ def steps(analysis: Analysis) -> Iterator[RenderableType]:
     """Yield the steps: how many, which are left out, and how their numbers spread."""
     told = analysis.steps
     yield heading("Steps")
-    yield sentence(_which_steps(told))
+    if analysis.state == "profile":
+        yield note(f"steps: {analysis.step_rule}")
+    if told.steps or analysis.state != "profile":
+        yield sentence(_which_steps(told))
     if not told.counted:
         return
     silent = told.communication is not None and told.communication.max_ns == 0
@@ -140,6 +143,12 @@ def partition(analysis: Analysis) -> Iterator[RenderableType]:
     )
     if parts.copies_only_ns:
         yield sentence(f"of idle, copies ran in {ms(parts.copies_only_ns)} ms")
+    fused = analysis.fused
+    if fused.count:
+        yield sentence(
+            f"in neither lane: {counted(fused.count, 'kernel')} that compute and communicate at "
+            f"once, {ms(fused.union_ns)} ms, of which {ms(fused.in_idle_ns)} ms count as idle"
+        )
     if not parts.observed:
         yield sentence("no communication was recognised in this window")
         return

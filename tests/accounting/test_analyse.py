@@ -218,7 +218,8 @@ def test_json_contract():
     assert text["steps"][0]["flags"] == ["unbucketed"]
     assert text["steps"][1]["tail_pieces"][0]["kind"] == "residence"
     assert text["about"] == {"torch": "2.13"}
-    assert [row["name"] for row in text["call_sites"]] == ["bucket 0", "bucket 1"]
+    assert [row["name"] for row in text["call_sites"]] == ["bucket 1", "bucket 0"]
+    assert [row["exposed_ns"] for row in text["call_sites"]] == [20 * MS, 0]
 
 
 def test_newest_time():

@@ -4,7 +4,7 @@ from overlapwatch.accounting.messages import in_flight, messages
 from overlapwatch.vocabulary import RECORD, CollectiveKind, Name, NameKind
 from tests.support.scenarios import MS, at, collective, records
 
-NAMES = {1: Name(1, NameKind.BUCKET, "bucket 0"), 2: Name(2, NameKind.MODULE, "blocks.0")}
+NAMES = {1: Name(1, NameKind.BUCKET, "bucket 0")}
 GROUPS = {
     1: Name(1, NameKind.GROUP, "dp", members=(0, 1, 2, 3)),
     2: Name(2, NameKind.GROUP, "tp", members=(0, 1)),
@@ -12,7 +12,7 @@ GROUPS = {
 
 
 def told(rows):
-    found = messages(records(rows), NAMES, GROUPS)
+    found = messages(records(rows), GROUPS)
     assert [check for check in found.checks() if not check.ok] == []
     return found
 
@@ -51,14 +51,6 @@ def test_by_exact_size_largest_first():
     assert (spread.p50_ns, spread.p99_ns, spread.max_ns) == (0.7 * MS, 42 * MS, 210 * MS)
 
 
-def test_by_call_site_only_where_it_has_a_name():
-    found = told([collective(0, 1, owner=1), collective(1, 2, owner=2), collective(2, 3, owner=99)])
-    assert [(row.name, row.what, row.traffic.count) for row in found.call_sites] == [
-        ("bucket 0", "bucket", 1),
-        ("blocks.0", "module", 1),
-    ]
-
-
 def test_what_has_not_finished_counts_but_has_no_time():
     hung = collective(0, 1, group=1)
     hung["finish"] = 0
@@ -85,7 +77,7 @@ def test_a_kind_of_a_newer_version_is_unknown():
 
 def test_nothing():
     found = told([])
-    assert (found.total.count, found.groups, found.sizes, found.call_sites) == (0, (), (), ())
+    assert (found.total.count, found.groups, found.sizes) == (0, (), ())
     assert in_flight(np.empty(0, RECORD), NAMES, GROUPS, 0) == ()
 
 

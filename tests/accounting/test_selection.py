@@ -110,7 +110,7 @@ def test_the_boundary_rule_is_carried(boundary, selection):
         (Selection(1, trim=(0.0, 1.0)), "choose steps or a trim in seconds, not both"),
         (
             Selection(trim=(7.0, 9.0)),
-            "nothing was captured from 7.0 to 9.0 s; the capture is 0.048 s long",
+            "nothing was captured from 7 to 9 s; the capture of it reaches from 0.000 to 0.048 s",
         ),
         (Selection(trim=(0.02, 0.01)), "must end after it starts"),
     ],

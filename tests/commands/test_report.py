@@ -10,7 +10,7 @@ import pytest
 from overlapwatch import commands
 from overlapwatch.accounting.closure import Check
 from overlapwatch.commands import main, report
-from overlapwatch.commands.report import parse_ranks, parse_steps, parse_width
+from overlapwatch.commands.report import parse_numbers, parse_steps, parse_width
 from overlapwatch.errors import ConfigurationError
 from overlapwatch.vocabulary import StepFlag
 from tests.reports.recordings import Job
@@ -71,13 +71,13 @@ def test_steps_in_the_wrong_order():
     ("text", "ranks"), [(None, None), ("3", (3,)), ("0,3", (0, 3)), (" 3, 3 ,1", (3, 1))]
 )
 def test_ranks(text, ranks):
-    assert parse_ranks(text) == ranks
+    assert parse_numbers(text, "rank") == ranks
 
 
 @pytest.mark.parametrize("text", ["", "a", "-1", "1,", "1;2", "all"])
 def test_ranks_that_are_none(text):
     with pytest.raises(ConfigurationError, match="--rank takes ranks such as 3 or 0,3"):
-        parse_ranks(text)
+        parse_numbers(text, "rank")
 
 
 @pytest.mark.parametrize("text", ["", "0", "wide", "-5", "1001"])
@@ -166,7 +166,7 @@ def test_a_damaged_log_is_read_as_far_as_it_can_be(run_dir, capsys):
 
 
 def test_numbers_that_do_not_add_up_are_exit_code_1(run_dir, capsys, monkeypatch):
-    from overlapwatch.accounting import analyse as module
+    from overlapwatch.commands import inputs as module
 
     real = module.analyse
     bad = (Check("four parts = window", 1, 2),)

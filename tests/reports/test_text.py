@@ -160,7 +160,8 @@ def test_communication_that_nobody_could_see():
 
 def test_an_input_without_anything():
     text = plain([analyse(Recording(Timeline(Origin("kineto", "empty.json"))))])
-    assert "no step has ended in this input" in text
+    assert "steps: none" in section(text, "Steps")
+    assert "steps: the input marks none" in section(text, "Not known")
     assert "no time with recorded events in this window" in text
 
 

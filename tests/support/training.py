@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 STEPS = 6
+WORLDS = (2, 3, 4)
 WIDTH = 48
 SMALL_BUCKETS_MB = 0.004
 """Less than half a layer of `Net`: every weight has a bucket of its own."""
@@ -180,17 +181,23 @@ class Case:
             layout one forward later, so one step has none.)
         flags: per step, in letters: u = unbucketed, r = rebuilt, - = neither, . = not said.
         accumulating: whether every step must be flagged so.
+        fused: whether the optimizer runs where no optimizer span can be seen.
+        uneven: whether ranks have different numbers of steps, so that the early ones join the others' collectives.
         payload: what a bucket's collective carries: "full" gradients, "half", or "other" (a hook's own business).
         hook_mode: what mode="hook" does: "watches", "refuses" with a sentence, "refuses or watches" (by the number of
             ranks), "gives way" (leaves with one warning), or "not run".
+        worlds: numbers of ranks to run it on. Compiling takes seconds and is the same on every rank.
     """
 
     train: Callable[[Run], None]
     buckets: str = "10n"
     flags: str = "ur-"
     accumulating: bool = False
+    fused: bool = False
+    uneven: bool = False
     payload: str = "full"
     hook_mode: str = "watches"
+    worlds: tuple[int, ...] = WORLDS
 
 
 CASES: dict[str, Case] = {}
@@ -395,12 +402,12 @@ def _join(run: Run, *, initial: bool) -> None:
         run.fit(model, steps=STEPS + 2 * run.rank)
 
 
-@case()
+@case(uneven=True)
 def join(run: Run) -> None:
     _join(run, initial=True)
 
 
-@case(hook_mode="gives way")
+@case(uneven=True, hook_mode="gives way")
 def join_dividing_by_those_left(run: Run) -> None:
     _join(run, initial=False)
 
@@ -487,7 +494,7 @@ def builtin_hook_after(run: Run) -> None:
     run.fit(model)
 
 
-@case()
+@case(fused=True)
 def fused_optimizer(run: Run) -> None:
     """The optimizer runs inside the hook, so no optimizer step can be seen: the loop says where steps end."""
     model = run.wrap(Net(), bucket_cap_mb=SMALL_BUCKETS_MB)
@@ -583,13 +590,13 @@ def compiled_outside(run: Run) -> None:
     run.width = (
         384  # 0.6 MB a layer: DDP and the compiler split the model in four, at the same places
     )
-    model = run.wrap(Net(width=run.width, buffers=True), bucket_cap_mb=1)
-    compiled = torch.compile(model, backend="aot_eager")
+    model = run.wrap(Net(width=run.width), bucket_cap_mb=1)
+    compiled = torch.compile(model, backend="eager")
     run.watch(compiled)
     run.fit(compiled)
 
 
-@case(hook_mode="not run")
+@case(hook_mode="not run", worlds=(2,))
 def compiled_after_watch(run: Run) -> None:
     torch._dynamo.reset()
     model = run.wrap(Net(buffers=True))
@@ -600,12 +607,12 @@ def compiled_after_watch(run: Run) -> None:
 @case(hook_mode="not run")
 def compiled_inside(run: Run) -> None:
     torch._dynamo.reset()
-    model = run.wrap(torch.compile(Net(), backend="eager"))
+    model = run.wrap(torch.compile(Net(), backend="aot_eager"))
     run.watch(model)
     run.fit(model)
 
 
-@case(hook_mode="not run")
+@case(hook_mode="not run", worlds=(2,))
 def compiled_whole_step(run: Run) -> None:
     torch._dynamo.reset()
     model = run.wrap(Net(buffers=True))

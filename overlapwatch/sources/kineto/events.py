@@ -1,0 +1,172 @@
+"""Bytes of trace events -> decoded events, repaired where JSON does not allow what a profiler wrote.
+
+In: a chunk: the inside of a JSON array of events, without its brackets. Out: the events, and how many
+could not be read. Only the fields that the reader needs are decoded, the times as text. A chunk that
+is not JSON is repaired (bytes that are not UTF-8, control characters, `inf` and `nan`) and decoded
+again; where that fails too, its events are decoded one by one and the bad ones counted.
+"""
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+EMPTY = msgspec.Raw(b"")
+
+
+class Args(msgspec.Struct, gc=False):
+    """The arguments of an event that are read. Anything may stand in them."""
+
+    correlation: Any = None
+    external: Any = msgspec.field(name="External id", default=None)
+    external_old: Any = msgspec.field(name="external id", default=None)
+    device: Any = None
+    stream: Any = None
+    graph_node: Any = msgspec.field(name="graph node id", default=None)
+    collective: Any = msgspec.field(name="Collective name", default=None)
+    dtype: Any = None
+    in_elements: Any = msgspec.field(name="In msg nelems", default=None)
+    out_elements: Any = msgspec.field(name="Out msg nelems", default=None)
+    group_size: Any = msgspec.field(name="Group size", default=None)
+    group_name: Any = msgspec.field(name="Process Group Name", default=None)
+    group_id: Any = msgspec.field(name="Process Group ID", default=None)
+    group_description: Any = msgspec.field(name="Process Group Description", default=None)
+    group_ranks: Any = msgspec.field(name="Process Group Ranks", default=None)
+    rank_start: Any = msgspec.field(name="Global rank start", default=None)
+    rank_stride: Any = msgspec.field(name="Global rank stride", default=None)
+    sequence: Any = msgspec.field(name="Seq", default=None)
+    source: Any = msgspec.field(name="Src Rank", default=None)
+    destination: Any = msgspec.field(name="Dst Rank", default=None)
+    root: Any = msgspec.field(name="Root rank", default=None)
+    dims: Any = msgspec.field(name="Input Dims", default=None)
+    types: Any = msgspec.field(name="Input type", default=None)
+
+
+class Event(msgspec.Struct, gc=False):
+    """One event of the trace; `ts` and `dur` are the text of the file, in µs."""
+
+    ph: Any = None
+    cat: Any = None
+    name: Any = ""
+    pid: Any = None
+    tid: Any = None
+    ts: msgspec.Raw = EMPTY
+    dur: msgspec.Raw = EMPTY
+    args: Args | None = None
+
+
+NO_ARGS = Args()
+
+_DECODER = msgspec.json.Decoder(list[Event])
+_ONE = msgspec.json.Decoder(Event)
+_ARGS = {field.encode_name: field.name for field in msgspec.structs.fields(Args)}
+_FAILURES = (msgspec.MsgspecError, ValueError, RecursionError)
+
+# `"memory bandwidth (GB/s)": inf` is written by several releases of PyTorch. The quote before the
+# colon ends a key: inside a string it would be escaped.
+_NOT_A_NUMBER = re.compile(rb'(?<!\\)("\s*:\s*)[+-]?(?:inf(?:inity)?|nan)\b(?:\([^)]*\))?', re.IGNORECASE)
+_CONTROL = bytes(range(9)) + b"\x0b\x0c" + bytes(range(14, 32)) + b"\x7f"
+_SPACES = bytes.maketrans(_CONTROL, b" " * len(_CONTROL))
+_BREAKS = bytes.maketrans(b"\t\n\r", b"   ")
+_STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_MARKS = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]|"', re.DOTALL)
+
+
+def decode(chunk: bytes) -> tuple[list[Event], int, bool]:
+    """Return the events of a chunk, how many could not be read, and whether it had to be repaired."""
+    if not chunk.strip(b" \t\r\n,"):
+        return [], 0, False
+    body = b"[%b]" % chunk
+    try:
+        return _DECODER.decode(body), 0, False
+    except _FAILURES:
+        pass
+    body = repaired(body)
+    try:
+        return _DECODER.decode(body), 0, True
+    except _FAILURES:
+        pass
+    events: list[Event] = []
+    bad = 0
+    for one in objects(body[1:-1]):
+        event = _decode_one(one)
+        if event is None:
+            bad += 1
+        else:
+            events.append(event)
+    return events, bad, True
+
+
+def repaired(text: bytes) -> bytes:
+    """Return the text as JSON allows it: UTF-8, no control characters, `null` for what is no number."""
+    text = text.translate(_SPACES)
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        text = text.decode("utf-8", "replace").encode()
+    text = _NOT_A_NUMBER.sub(rb"\1null", text)
+    return _STRING.sub(lambda match: match[0].translate(_BREAKS), text)
+
+
+def objects(text: bytes) -> Iterator[bytes]:
+    """Yield the complete objects at the top of an array's inside, in order.
+
+    A bracket inside a string is none. Text that no bracket closes yields nothing.
+    """
+    depth, start = 0, -1
+    for match in _MARKS.finditer(text):
+        mark = match[0]
+        if mark in {b"{", b"["}:
+            if depth == 0:
+                start = match.start()
+            depth += 1
+        elif mark in {b"}", b"]"}:
+            depth -= 1
+            if depth == 0 and start >= 0:
+                yield text[start : match.end()]
+            depth = max(depth, 0)
+
+
+def end_of_array(text: bytes) -> int:
+    """Return where the array ends whose inside begins `text`; -1 where it does not end in it."""
+    depth = 0
+    for match in _MARKS.finditer(text):
+        mark = match[0]
+        if mark in {b"{", b"["}:
+            depth += 1
+        elif mark in {b"}", b"]"}:
+            if depth == 0:
+                return match.start() if mark == b"]" else -1
+            depth -= 1
+    return -1
+
+
+def _decode_one(text: bytes) -> Event | None:
+    try:
+        return _ONE.decode(text)
+    except _FAILURES:
+        pass
+    try:  # the standard library takes what is left: lone surrogates, doubled commas it does not
+        plain = json.loads(text, strict=False, parse_float=str, parse_int=str)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(plain, dict):
+        return None
+    args = plain.get("args")
+    known = args.items() if isinstance(args, dict) else ()
+    return Event(
+        ph=plain.get("ph"),
+        cat=plain.get("cat"),
+        name=plain.get("name", ""),
+        pid=plain.get("pid"),
+        tid=plain.get("tid"),
+        ts=_raw(plain.get("ts")),
+        dur=_raw(plain.get("dur")),
+        args=Args(**{_ARGS[key]: value for key, value in known if key in _ARGS}),
+    )
+
+
+def _raw(value: Any) -> msgspec.Raw:
+    return msgspec.Raw(value.encode("utf-8", "replace")) if isinstance(value, str) else EMPTY

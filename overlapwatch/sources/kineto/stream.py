@@ -1,0 +1,281 @@
+"""A trace file -> chunks of decoded events, and what stands beside them, in bounded memory.
+
+In: a path to JSON or gzipped JSON: `{"traceEvents": [...], ...}`, or a bare array of events. Out: an
+iterator of lists of events; after it, `Stream` knows the other entries of the object and what was
+wrong with the file. One block is in memory at a time. A file that ends early gives the events
+before its end. It does not know what an event means.
+
+Blocks are cut between two events, where `},{` is followed by the key `"ph"` that every event begins
+with. Where events begin otherwise the brackets are counted, which takes longer.
+"""
+
+import re
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol
+
+import msgspec
+
+from overlapwatch.errors import InputError
+from overlapwatch.sources.kineto.events import Event, decode, end_of_array, repaired
+
+try:
+    from isal import isal_zlib as fast_zlib
+except ImportError:  # no wheel for this platform: the standard library does the same, slower
+    fast_zlib = None
+
+Progress = Callable[[int, int], object]
+
+GZIP = b"\x1f\x8b"
+BLOCK = 4 << 20
+_LONGEST = 64 << 20
+"""No event, and nothing before the events, is longer than this."""
+_OPENING = re.compile(rb'"traceEvents"\s*:\s*\[')
+_SPACE = b" \t\r\n"
+
+
+class _Inflater(Protocol):
+    eof: bool
+    unused_data: bytes
+
+    def decompress(self, data: bytes) -> bytes: ...
+
+
+class Stream:
+    """One file, read once.
+
+    Args:
+        path: the file.
+        progress: called with (bytes read, bytes in all).
+        block: bytes that are decoded at once.
+
+    Attributes:
+        about: what stands beside the events, after all events were read.
+        unreadable: events that are no JSON.
+        repaired: whether some had to be repaired first.
+        notes: what was wrong with the file, in words.
+    """
+
+    def __init__(self, path: Path, progress: Progress | None = None, block: int = BLOCK) -> None:
+        self.path = path
+        self.about: dict[str, Any] = {}
+        self.unreadable = 0
+        self.repaired = False
+        self.notes: list[str] = []
+        self._progress = progress
+        self._block = block
+
+    def events(self) -> Iterator[list[Event]]:
+        """Yield the events, in blocks, in the order of the file.
+
+        Raises:
+            InputError: the file cannot be opened, or holds no events.
+        """
+        try:
+            size = self.path.stat().st_size
+            file = self.path.open("rb")
+        except OSError as error:
+            raise InputError(f"{self.path}: {error.strerror or error}") from None
+        with file:
+            blocks = self._blocks(file, size)
+            head, buffer = self._opening(blocks)
+            for more in blocks:
+                buffer += more
+                cut = _last_boundary(buffer)
+                if cut < 0:
+                    cut = _first_boundaries(buffer) if len(buffer) > 2 * self._block else -1
+                if cut < 0:
+                    if len(buffer) > _LONGEST:
+                        raise InputError(
+                            f"{self.path}: over {_LONGEST >> 20} MiB without the end of an event"
+                        )
+                    continue
+                yield self._decoded(buffer[:cut])
+                buffer = buffer[cut:].lstrip(b", \t\r\n")
+            yield self._last(head, buffer)
+
+    def _opening(self, blocks: Iterator[bytes]) -> tuple[bytes, bytes]:
+        """Return what stands before the events, and the first of their bytes."""
+        buffer = b""
+        for more in blocks:
+            buffer += more
+            if len(buffer) < 3:
+                continue
+            if buffer.startswith(b"\xef\xbb\xbf"):
+                buffer = buffer[3:]
+            plain = buffer.lstrip(_SPACE)
+            if plain.startswith(b"["):
+                return b"", plain[1:]
+            if not plain.startswith(b"{"):
+                break
+            found = _OPENING.search(buffer)
+            if found:
+                return buffer[: found.end()], buffer[found.end() :]
+            if len(buffer) > _LONGEST:
+                break
+        else:
+            plain = buffer.lstrip(_SPACE)
+            if plain.startswith(b"["):
+                return b"", plain[1:]
+        damage = f" ({self.notes[0]})" if self.notes else ""
+        raise InputError(f"{self.path}: not a Kineto trace: no list of traceEvents in it{damage}")
+
+    def _last(self, head: bytes, buffer: bytes) -> list[Event]:
+        """Return the events of the last block, and read what stands after them."""
+        cut = _last_boundary(buffer)
+        events = self._decoded(buffer[:cut]) if cut > 0 else []
+        rest = buffer[max(cut, 0) :].lstrip(b", \t\r\n")
+        end = end_of_array(rest)
+        if end >= 0:
+            events += self._decoded(rest[:end])
+            self._read_about(head, rest[end:])
+        else:
+            events += self._decoded_cut(rest)
+            self._read_about(head, b"]}")
+        return events
+
+    def _decoded(self, chunk: bytes) -> list[Event]:
+        events, bad, mended = decode(chunk.strip(b", \t\r\n"))
+        self.unreadable += bad
+        self.repaired |= mended
+        return events
+
+    def _decoded_cut(self, rest: bytes) -> list[Event]:
+        """Return the events of an array that does not end; its last event may be torn."""
+        self.notes.append("the file ends before the list of events does: what came before is read")
+        events, bad, _ = decode(rest.strip(b", \t\r\n"))
+        self.unreadable += bad
+        return events
+
+    def _read_about(self, head: bytes, tail: bytes) -> None:
+        if not head:
+            return
+        text = head + tail
+        for attempt in (text, repaired(text)):
+            try:
+                about = msgspec.json.decode(attempt)
+            except (msgspec.MsgspecError, ValueError, RecursionError):
+                continue
+            if isinstance(about, dict):
+                self.about = {key: value for key, value in about.items() if key != "traceEvents"}
+                return
+        # What follows the events is damaged: what stands before them may still be read.
+        try:
+            about = msgspec.json.decode(repaired(head + b"]}"))
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            about = None
+        if isinstance(about, dict):
+            self.about = {key: value for key, value in about.items() if key != "traceEvents"}
+        self.notes.append("what stands beside the events could not be read in full")
+
+    # -- bytes -------------------------------------------------------------------------------
+
+    def _blocks(self, file: BinaryIO, size: int) -> Iterator[bytes]:
+        """Yield the file, decompressed, in blocks."""
+        first = file.read(2)
+        file.seek(0)
+        inflater: _Inflater | None = _inflater() if first == GZIP else None
+        step = self._block if inflater is None else max(1, self._block // 16)
+        done = 0
+        while data := self._read(file, step):
+            done += len(data)
+            if self._progress is not None:
+                self._progress(done, size)
+            if inflater is None:
+                yield data
+                continue
+            try:
+                yield from _inflated(inflater, data)
+            except zlib.error as error:
+                self.notes.append(f"the compressed data is damaged: {error}")
+                return
+            while inflater.eof:
+                rest = inflater.unused_data
+                if not rest.startswith(GZIP):
+                    if rest.strip(b"\0"):
+                        self.notes.append("bytes after the compressed data were passed over")
+                    return
+                inflater = _inflater()
+                try:
+                    yield from _inflated(inflater, rest)
+                except zlib.error as error:
+                    self.notes.append(f"the compressed data is damaged: {error}")
+                    return
+        if inflater is not None and not inflater.eof:
+            self.notes.append("the compressed data is cut short")
+
+    def _read(self, file: BinaryIO, step: int) -> bytes:
+        try:
+            return file.read(step)
+        except OSError as error:
+            self.notes.append(f"reading stopped: {error.strerror or error}")
+            return b""
+
+
+def head_of(path: Path, size: int = 1 << 16) -> bytes:
+    """Return the first bytes of a file, decompressed; b"" when it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(size)
+    except OSError:
+        return b""
+    if not data.startswith(GZIP):
+        return data
+    try:
+        return _inflater().decompress(data)[:size]
+    except zlib.error:
+        return b""
+
+
+def _inflater() -> _Inflater:
+    module = zlib if fast_zlib is None else fast_zlib
+    made: _Inflater = module.decompressobj(31)
+    return made
+
+
+def _inflated(inflater: _Inflater, data: bytes) -> Iterator[bytes]:
+    text = inflater.decompress(data)
+    if text:
+        yield text
+
+
+def _last_boundary(text: bytes) -> int:
+    """Return where the last event begins that another comes before; -1 when there is none."""
+    place = len(text)
+    while (place := text.rfind(b'"ph"', 0, place)) > 0:
+        brace = _before(text, place)
+        if brace < 0 or text[brace] != ord("{"):
+            continue
+        comma = _before(text, brace)
+        if comma < 0 or text[comma] != ord(","):
+            continue
+        end = _before(text, comma)
+        if end >= 0 and text[end] == ord("}"):
+            return brace
+    return -1
+
+
+def _before(text: bytes, place: int) -> int:
+    place -= 1
+    while place >= 0 and text[place] in _SPACE:
+        place -= 1
+    return place
+
+
+def _first_boundaries(text: bytes) -> int:
+    """Return the end of the last event that is complete, by its brackets; -1 when none is."""
+    from overlapwatch.sources.kineto.events import _MARKS  # noqa: PLC0415
+
+    depth, cut = 0, -1
+    for match in _MARKS.finditer(text):
+        mark = match[0]
+        if mark in {b"{", b"["}:
+            depth += 1
+        elif mark in {b"}", b"]"}:
+            depth -= 1
+            if depth < 0:
+                break
+            if depth == 0:
+                cut = match.end()
+    return cut
