@@ -21,7 +21,7 @@ from torch.utils._pytree import tree_leaves
 
 from overlapwatch.hooks.compiler import not_compiled
 from overlapwatch.hooks.ddp_layout import Layout, Stage, parameters_of, read_layout
-from overlapwatch.hooks.recorder import BackwardReport, Recorder
+from overlapwatch.hooks.recorder import BackwardReport, Recorder, log
 from overlapwatch.hooks.steps import StepBoundaries
 from overlapwatch.vocabulary import CollectiveKind, NameKind, Phase, RecordKind, StepFlag
 
@@ -132,10 +132,23 @@ class DdpModule:
         except Exception as error:  # noqa: BLE001
             recorder.guard.trip("forward hook", error)
 
+    def _statistics(self) -> list[int]:
+        """Return DDP's own ready times; [] where this PyTorch does not keep them."""
+        tell = getattr(self.ddp.reducer, "get_backward_stats", None)
+        return tell() if tell is not None else []
+
     def _read_layout(self) -> Layout:
-        layout = read_layout(
-            self.ddp, self._prefix, self.parameter_ids, self.parameters, self._recorder.names
-        )
+        try:
+            layout = read_layout(
+                self.ddp, self._prefix, self.parameter_ids, self.parameters, self._recorder.names
+            )
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            log.warning(
+                "this PyTorch does not tell DDP's buckets as expected (%s: %s): buckets go without names",
+                type(error).__name__,
+                error,
+            )
+            layout = Layout((), Stage.FINAL)
         self._name_ranges(layout)
         return layout
 
@@ -239,7 +252,7 @@ class DdpModule:
                     BackwardReport(
                         recorder.step,
                         self.index,
-                        self.ddp.reducer.get_backward_stats(),
+                        self._statistics(),
                         self._forward_began,
                         self._forward_returned,
                         recorder.now(),

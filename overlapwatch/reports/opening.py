@@ -156,7 +156,7 @@ def origin_facts(analysis: Analysis) -> Iterator[RenderableType]:
         pairs.append(
             ("environment", " ".join(f"{name}={value}" for name, value in variables.items()))
         )
-    elif about:
+    elif about and analysis.state != "profile":  # a profile's environment is not read
         pairs.append(("environment", "none of the variables that decide overlap was set"))
     told = {*_VERSIONS, *variables}
     pairs += [

@@ -52,6 +52,8 @@ def watch(model: Any, **settings: Any) -> Watch | NullWatch:
             )
         _current.add(found)
         return _current
+    if _current is not None:
+        _current.close()  # it turned itself off: its hooks make room for the new one's
     started: Watch | None = None
     try:
         started = Watch(chosen, _device_of(found))
@@ -84,9 +86,9 @@ def _device_of(found: list[tuple[str, DistributedDataParallel]]) -> torch.device
 def _why_not(model: Any) -> str:
     """Say in one sentence what the model is and what to do."""
     models = model if isinstance(model, (list, tuple)) else [model]
-    odd = next((one for one in models if not isinstance(one, torch.nn.Module)), None)
-    if not models or odd is not None:
-        what = "an empty list" if not models else type(odd).__name__
+    odd = [one for one in models if not isinstance(one, torch.nn.Module)]
+    if not models or odd:
+        what = type(odd[0]).__name__ if odd else "an empty list"
         return f"watch() needs a torch.nn.Module, not {what}"
     kinds = {
         kind.__name__ for one in models for module in one.modules() for kind in type(module).__mro__

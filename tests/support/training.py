@@ -213,6 +213,16 @@ def case(**expected: Any) -> Callable[[Callable[[Run], None]], Callable[[Run], N
     return add
 
 
+@contextlib.contextmanager
+def alone() -> Iterator[None]:
+    """A process group with this process only in it: enough for everything that needs no second rank."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
+
+
 # -- how buckets are laid out --------------------------------------------------------------------
 
 

@@ -18,7 +18,7 @@ from tests.support.profiles import kernels
 from tests.support.scenarios import at, collective, lane, lanes, profile, records, step_rows
 
 GAP = AnchorRule(step_gap_ns=5_000_000)
-F, B, O = Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER
+F, B, OPT = Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER
 
 
 def spans(tl):
@@ -48,10 +48,10 @@ def anchored(row):
         ("DistributedDataParallel.forward", F),
         ("fwd_microstep", F),
         ("forward_step", F),
-        ("Optimizer.step#AdamW.step", O),
-        ("optimiser", O),
-        ("step_microstep", O),
-        ("DeepSpeedEngine.step", O),
+        ("Optimizer.step#AdamW.step", OPT),
+        ("optimiser", OPT),
+        ("step_microstep", OPT),
+        ("DeepSpeedEngine.step", OPT),
         ("forward-backward", Phase.OTHER),
         ("ProfilerStep#3", Phase.OTHER),
         ("nccl:all_reduce", Phase.OTHER),
@@ -97,7 +97,7 @@ def test_the_call_site_tells_the_phase_of_a_launch():
     }
     sends = [collective(i, i + 1, owner=owner) for i, owner in enumerate((1, 2, 3, 0, 77))]
     found = with_phases(profile([(0, 9)], sends, names=names))
-    assert found.communication["phase"].tolist() == [F, B, O, 0, 0]
+    assert found.communication["phase"].tolist() == [F, B, OPT, 0, 0]
     assert (found.phase_rule, len(found.phases)) == (BY_RANGES, 0)
 
 
@@ -136,13 +136,17 @@ def test_ranges_that_tell_few_launches_give_way_to_anchors():
 def test_first_forward_to_first_backward_is_forward():
     found = anchored("ffbb........ffbb..")
     assert spans(found) == [
-        (F, at(0), at(2)), (B, at(2), at(4)), (O, at(4), at(12)),
-        (F, at(12), at(14)), (B, at(14), at(16)), (O, at(16), at(18)),
+        (F, at(0), at(2)), (B, at(2), at(4)), (OPT, at(4), at(12)),
+        (F, at(12), at(14)), (B, at(14), at(16)), (OPT, at(16), at(18)),
     ]  # fmt: skip
 
 
 def test_forward_recomputed_in_the_backward_is_backward():
-    assert spans(anchored("fffbfbfb.")) == [(F, at(0), at(3)), (B, at(3), at(8)), (O, at(8), at(9))]
+    assert spans(anchored("fffbfbfb.")) == [
+        (F, at(0), at(3)),
+        (B, at(3), at(8)),
+        (OPT, at(8), at(9)),
+    ]
 
 
 def test_micro_batches():
@@ -153,8 +157,8 @@ def test_micro_batches():
 
 def test_a_capture_that_begins_in_a_backward_or_ends_in_a_forward():
     assert spans(anchored("bb......fb......ff")) == [
-        (B, at(0), at(2)), (O, at(2), at(8)),
-        (F, at(8), at(9)), (B, at(9), at(10)), (O, at(10), at(16)),
+        (B, at(0), at(2)), (OPT, at(2), at(8)),
+        (F, at(8), at(9)), (B, at(9), at(10)), (OPT, at(10), at(16)),
         (F, at(16), at(18)),
     ]  # fmt: skip
 

@@ -77,3 +77,238 @@ def recordings_of(
         maker.of_device(number, work[work["device"] == number], alone=len(numbers) == 1)
         for number in chosen
     ]
+
+
+class _Maker:
+    """Makes the Recordings of one trace; holds what its devices share."""
+
+    def __init__(
+        self,
+        trace: Trace,
+        host: NDArray[np.void],
+        names: list[str],
+        patterns: Sequence[re.Pattern[str]],
+    ) -> None:
+        self._trace = trace
+        self._host = host
+        self._names = names
+        self._patterns = patterns
+        self._calls = trace.columns.calls.all
+        theirs = on_host.collectives(host, names)
+        self._on_host = theirs
+        at_device = host[~np.isin(host["name"], np.unique(theirs["name"]))]
+        self._made = calls_made(at_device, self._calls)
+        self._runtime = host[host["what"] == What.RUNTIME]
+        self._ranges = host[host["what"] == What.RANGE]
+        self._steps = host_steps(self._ranges, dict(enumerate(names, 1)))
+        self._skipped = [
+            Skipped(what, count, why) for (what, why), count in trace.columns.skipped.items()
+        ]
+
+    def of_host(self) -> Recording:
+        """Return the Recording of a trace without device events."""
+        theirs = self._on_host
+        records = on_host.records_of(theirs, self._calls)
+        records["step"] = _numbers_of(self._steps, step_of(self._steps, records["launch"]))
+        compute = on_host.compute_lane(self._host, self._names)
+        unknown = [*self._trace.unknown]
+        if not len(compute) and not len(records):
+            because = "the trace holds no event of a device and no operator of the host"
+            unknown.append(Unknown("compute and communication", because))
+        elif not len(records):
+            because = "no collective of a device or of the host (gloo, MPI, UCC) was recorded"
+            unknown.append(Unknown("communication", because))
+        if len(self._made) and not len(records):
+            because = "collectives were called whose device events were not recorded"
+            unknown.append(Unknown("communication", because))
+        timeline = Timeline(
+            origin=replace(self._trace.origin, device="cpu"),
+            compute=compute,
+            communication=records,
+            ranges=lane(self._ranges),
+            payloads=_joined(
+                on_host.payloads_of(theirs, self._calls, 0), self._unattributed(self._made)
+            ),
+            compute_rule=on_host.COMPUTE_RULE,
+            steps=self._steps,
+            names=self._named(self._ranges["name"]),
+            groups=dict(self._trace.groups),
+            skipped=tuple(self._skipped),
+            unknown=tuple(unknown),
+        )
+        counters = {"operators": int((self._host["what"] == What.OPERATOR).sum())}
+        return self._recording(timeline, counters)
+
+    def of_device(self, number: int, rows: NDArray[np.void], *, alone: bool) -> Recording:
+        """Return the Recording of one device.
+
+        Args:
+            number: of the device.
+            rows: DEVICE rows of its kernels and copies.
+            alone: whether it is the only device of the trace.
+        """
+        skipped = [*self._skipped]
+        host_end = int(self._host["end"].max()) if len(self._host) else None
+        damaged = implausible(rows, host_end)
+        keep = np.ones(len(rows), np.bool_)
+        for reason, bad in damaged.items():
+            skipped.append(Skipped("device events", int(bad.sum()), reason))
+            keep &= ~bad
+        rows = rows[keep]
+        used = np.unique(rows["name"][rows["what"] == What.KERNEL])
+        classes = self._classes(used)
+        launches = launches_of(rows, self._runtime)
+        launched_in = step_of(self._steps, launches.moment)
+        steps = device_steps(self._steps, launched_in, rows["start"], rows["end"])
+        phase, phase_rule = phases_of(self._host, self._names, launches, launched_in)
+        kernel_class = class_of(rows, classes)
+        copies = rows["what"] == What.COPY
+        computes = ~copies & (kernel_class == KernelClass.COMPUTE)
+        fused = kernel_class == KernelClass.FUSED
+        talks = kernel_class == KernelClass.COMMUNICATION
+
+        def picked(mask: NDArray[np.bool_]) -> Launches:
+            return Launches(launches.moment[mask], launches.thread[mask])
+
+        made = self._made_on(rows, launches, alone=alone)
+        found = communication_of(rows[talks], picked(talks), classes, made, self._calls)
+        records = found.records
+        records["phase"] = phase[talks][found.order]
+        launched = Launches(records["launch"].copy(), picked(talks).thread[found.order])
+        in_step = launched_in[talks][found.order]
+        later = step_of(steps, records["start"])
+        records["step"] = np.where(
+            in_step >= 0, _numbers_of(self._steps, in_step), _numbers_of(steps, later)
+        )
+        names = self._named(np.concatenate((rows["name"], self._ranges["name"])))
+        self._add_sites(names, records, launched)
+        payloads = found.payloads
+        if alone and len(self._on_host):
+            mine = on_host.records_of(self._on_host, self._calls)
+            mine["step"] = _numbers_of(self._steps, step_of(self._steps, mine["launch"]))
+            payloads = _joined(
+                payloads, on_host.payloads_of(self._on_host, self._calls, len(records))
+            )
+            records = np.concatenate((records, mine))
+        unknown = [*self._trace.unknown, *self._not_told(records, fused, used, launches, made)]
+        if not alone and len(self._on_host):
+            because = "the trace does not say for which of its devices they ran"
+            unknown.append(Unknown(f"{len(self._on_host)} collectives of the host", because))
+        name = self._trace.device_names.get(number, "")
+        timeline = Timeline(
+            origin=replace(self._trace.origin, device=f"GPU {number}", process=""),
+            compute=lane(rows[computes], phase[computes]),
+            communication=records,
+            copies=lane(rows[copies], phase[copies]),
+            fused=lane(rows[fused], phase[fused]),
+            ranges=lane(self._ranges),
+            payloads=payloads,
+            phase_rule=phase_rule,
+            compute_rule=COMPUTE_RULE,
+            steps=steps,
+            names=names,
+            groups=dict(self._trace.groups),
+            skipped=tuple(skipped),
+            unknown=tuple(unknown),
+        )
+        counters = {
+            "kernels": int((~copies).sum()),
+            "communication kernels": int(talks.sum()),
+            "fused kernels": int(fused.sum()),
+            "copies": int(copies.sum()),
+            "device events without a launch": int((launches.moment == 0).sum()),
+            "calls of collectives": len(payloads),
+        }
+        return self._recording(timeline, counters, {"device": name} if name else {})
+
+    def _recording(
+        self, timeline: Timeline, counters: dict[str, int], about: Mapping[str, str] | None = None
+    ) -> Recording:
+        return Recording(
+            timeline=timeline,
+            state="profile",
+            about={**self._trace.about, **(about or {})},
+            counters=counters,
+            notes=self._trace.notes,
+        )
+
+    def _classes(self, used: NDArray[np.uint32]) -> Classes:
+        """Return the classes of all names; only those of kernels are looked at."""
+        told = classify([self._names[number - 1] for number in used.tolist()], self._patterns)
+        kernel = np.zeros(len(self._names), np.uint8)
+        kind = np.zeros(len(self._names), np.uint8)
+        because = [""] * len(self._names)
+        kernel[used - 1], kind[used - 1] = told.kernel, told.kind
+        for number, reason in zip(used.tolist(), told.because, strict=True):
+            because[number - 1] = reason
+        return Classes(kernel, kind, tuple(because))
+
+    def _named(self, ids: NDArray[np.uint32]) -> dict[int, Name]:
+        return {
+            number: Name(number, NameKind.OPERATION, self._names[number - 1])
+            for number in np.unique(ids).tolist()
+        }
+
+    def _add_sites(
+        self, names: dict[int, Name], records: NDArray[np.void], launches: Launches
+    ) -> None:
+        """Give each collective the name of its call site as its owner."""
+        numbers: dict[str, int] = {"": 0}
+        owners = []
+        for site in call_sites(self._host, self._names, launches):
+            if site not in numbers:
+                number = numbers[site] = len(self._names) + len(numbers)
+                names[number] = Name(number, NameKind.OPERATION, site)
+            owners.append(numbers[site])
+        records["owner"] = owners
+
+    def _made_on(
+        self, rows: NDArray[np.void], launches: Launches, *, alone: bool
+    ) -> NDArray[np.void]:
+        """Return the calls that were made for this device: by the threads that launch on it."""
+        if alone:
+            return self._made
+        threads = np.unique(launches.thread[launches.moment != 0])
+        external = rows["external"][rows["external"] != 0]
+        return self._made[
+            np.isin(self._made["thread"], threads) | np.isin(self._made["external"], external)
+        ]
+
+    def _not_told(
+        self,
+        records: NDArray[np.void],
+        fused: NDArray[np.bool_],
+        used: NDArray[np.uint32],
+        launches: Launches,
+        made: NDArray[np.void],
+    ) -> list[Unknown]:
+        """Return what this device's events cannot tell."""
+        unknown = []
+        if not len(records) and not fused.any():
+            unknown.append(none_recognised([self._names[one - 1] for one in used.tolist()]))
+        lost = int((launches.moment == 0).sum())
+        if lost:
+            because = "they were launched before the capture, or no runtime call was recorded"
+            unknown.append(Unknown(f"launch of {lost:,} device events", because))
+        if len(made) and not len(records):
+            because = "collectives were called, and no kernel of theirs ran: copy engines, or an unknown name"
+            unknown.append(Unknown("communication", because))
+        return unknown
+
+    def _unattributed(self, made: NDArray[np.void]) -> NDArray[np.void]:
+        none = np.empty(0, RECORD)
+        empty = Launches(np.empty(0, np.int64), np.empty(0, np.uint32))
+        rows = np.empty(0, self._trace.columns.device.dtype)
+        return communication_of(rows, empty, self._classes(np.empty(0, np.uint32)), made, self._calls).payloads if len(none) == 0 else none
+
+
+def _numbers_of(steps: NDArray[np.void], place: NDArray[np.int64]) -> NDArray[np.uint32]:
+    """Return the number of the step at each place; 0 where there is none (-1)."""
+    if not len(steps):
+        return np.zeros(len(place), np.uint32)
+    return np.where(place >= 0, steps["step"][place], 0).astype(np.uint32)
+
+
+def _joined(first: NDArray[np.void], second: NDArray[np.void]) -> NDArray[np.void]:
+    joined = np.concatenate((first, second))
+    return joined[np.argsort(joined["start"], kind="stable")]

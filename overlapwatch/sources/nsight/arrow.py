@@ -94,9 +94,7 @@ class ArrowTables:
         ]
         return list(zip(*values, strict=True))
 
-    def coded(
-        self, table: str, column: str, fold: Callable[[str], str]
-    ) -> tuple[I64, list[str]]:
+    def coded(self, table: str, column: str, fold: Callable[[str], str]) -> tuple[I64, list[str]]:
         """Return a text column as codes; see `Tables.coded`."""
         read = self._read(table, [column]) if column in self.columns(table) else None
         if read is None:
@@ -112,9 +110,7 @@ class ArrowTables:
     def close(self) -> None:
         """Nothing is held open."""
 
-    def _with(
-        self, table: str, wanted: list[str], only: tuple[str, I64] | None
-    ) -> list[str]:
+    def _with(self, table: str, wanted: list[str], only: tuple[str, I64] | None) -> list[str]:
         """Return the wanted columns and the one that rows are chosen by."""
         if only is None or only[0] in wanted or only[0] not in self.columns(table):
             return wanted
@@ -126,7 +122,11 @@ class ArrowTables:
         if file is None:
             return None
         try:
-            return _read_parquet(file, columns) if file.suffix == ".parquet" else _read_ipc(file, columns)
+            return (
+                _read_parquet(file, columns)
+                if file.suffix == ".parquet"
+                else _read_ipc(file, columns)
+            )
         except Exception as error:  # noqa: BLE001 - pyarrow raises what its C++ tells it to
             reason = str(error).split("\n", 1)[0]
             note = f"table {table} cannot be read: {reason}"

@@ -190,9 +190,7 @@ def _blobs(tables: Tables, ranges: Ranges, rows: I64) -> dict[int, bytes]:
     if not found:
         return {}
     keys = zip(ranges.start[rows].tolist(), ranges.thread[rows].tolist(), strict=True)
-    return {
-        row: found[key] for row, key in zip(rows.tolist(), keys, strict=True) if key in found
-    }
+    return {row: found[key] for row, key in zip(rows.tolist(), keys, strict=True) if key in found}
 
 
 def _decode(blob: bytes, domain: int, schemas: Schemas) -> dict[str, int] | None:

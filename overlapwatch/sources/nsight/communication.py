@@ -261,7 +261,9 @@ def _told(
     carried[target] = True
     called, same_kind = _uniform(target, calls.kind[rows], count)
     comm, same_comm = _uniform(target, calls.communicator[rows], count)
-    ranks = np.array([_ranks(one, communicators) for one in calls.communicator[rows].tolist()], np.int64)
+    ranks = np.array(
+        [_ranks(one, communicators) for one in calls.communicator[rows].tolist()], np.int64
+    )
     shared = np.isin(calls.kind[rows], _TIMES_RANKS)
     size = calls.bytes[rows]
     moved = np.where(shared, size * np.maximum(ranks, 1), size)
@@ -278,7 +280,9 @@ def _told(
     np.add.at(total, target[counted & known], moved[counted & known])
     without = np.unique(target[shared & (ranks == 0) & (size >= 0)])
     return _Told(
-        kind=np.where(carried & same_kind & (called != Kind.UNKNOWN), called, kind).astype(np.uint8),
+        kind=np.where(carried & same_kind & (called != Kind.UNKNOWN), called, kind).astype(
+            np.uint8
+        ),
         communicator=np.where(carried & same_comm, comm, 0).astype(np.uint64),
         bytes=np.where(certain & (total > 0), total, 0),
         carried=carried,

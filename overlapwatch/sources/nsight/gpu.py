@@ -137,9 +137,7 @@ def read_graphs(tables: Tables, capture: Capture) -> Activity:
     return _activity(found, np.zeros(len(found["start"]), np.int64), None, capture)
 
 
-def _activity(
-    columns: Columns, label: I64, size: I64 | None, capture: Capture
-) -> Activity:
+def _activity(columns: Columns, label: I64, size: I64 | None, capture: Capture) -> Activity:
     rows = len(label)
     process = columns["globalPid"]
     node = columns.get("graphNodeId", np.full(rows, MISSING, np.int64))
@@ -149,7 +147,9 @@ def _activity(
     start, end = columns["start"], columns["end"]
     stream = columns["streamId"]
     fault = _faults(start, end, capture)
-    _mark_outrunning(start, end, fault, in_graph, (process, columns["deviceId"], columns["contextId"], stream))
+    _mark_outrunning(
+        start, end, fault, in_graph, (process, columns["deviceId"], columns["contextId"], stream)
+    )
     return Activity(
         start=start,
         end=end,

@@ -136,9 +136,7 @@ def _fits(of_work: NDArray[np.uint8], of_call: NDArray[np.uint8]) -> NDArray[np.
     return np.asarray(fits, np.bool_)
 
 
-def _share(
-    calls: Calls, mine: I64, kind: NDArray[np.uint8], pieces: I64, work: I64
-) -> int:
+def _share(calls: Calls, mine: I64, kind: NDArray[np.uint8], pieces: I64, work: I64) -> int:
     """Share the calls of one unit among several pieces of work; return how many got none."""
     if not len(mine):
         return 0

@@ -40,9 +40,7 @@ def read_launches(tables: Tables, process: I64, correlation: I64) -> Launches:
     if not len(wanted):
         return nothing
     columns = ("start", "end", "globalTid", "correlationId")
-    parts = [
-        tables.integers(table, columns, only=("correlationId", wanted)) for table in _TABLES
-    ]
+    parts = [tables.integers(table, columns, only=("correlationId", wanted)) for table in _TABLES]
     calls = {name: np.concatenate([part[name] for part in parts]) for name in columns}
     good = (calls["start"] != MISSING) & (calls["end"] >= calls["start"])
     good &= calls["globalTid"] != MISSING

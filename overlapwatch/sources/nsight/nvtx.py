@@ -111,7 +111,11 @@ def _domain_names(
     registered = strings(tables, columns["textId"][made])
     names = {}
     for row in made.tolist():
-        words = texts[codes[row]] if codes[row] >= 0 else registered.get(int(columns["textId"][row]), "")
+        words = (
+            texts[codes[row]]
+            if codes[row] >= 0
+            else registered.get(int(columns["textId"][row]), "")
+        )
         names[int(columns["globalTid"][row]) >> 24, int(domain[row])] = words
     return names
 
@@ -162,7 +166,9 @@ def _named(
     return out, tuple(names), tuple(bare)
 
 
-def enclosing(ranges: Ranges, chosen: NDArray[np.bool_], thread: I64, moment: I64) -> list[tuple[int, ...]]:
+def enclosing(
+    ranges: Ranges, chosen: NDArray[np.bool_], thread: I64, moment: I64
+) -> list[tuple[int, ...]]:
     """Return the ranges open at each moment on its thread, outermost first, as name indices.
 
     Args:
@@ -188,6 +194,8 @@ def enclosing(ranges: Ranges, chosen: NDArray[np.bool_], thread: I64, moment: I6
             last = np.searchsorted(start[here], moment[asked], side="right") - 1
             found = last >= 0
             found[found] = end[here[last[found]]] > moment[asked[found]]
-            for at, row in zip(asked[found].tolist(), rows[here[last[found]]].tolist(), strict=True):
+            for at, row in zip(
+                asked[found].tolist(), rows[here[last[found]]].tolist(), strict=True
+            ):
                 stacks[at].append(int(ranges.name[row]))
     return [tuple(stack) for stack in stacks]

@@ -106,7 +106,9 @@ class SqliteTables:
             found = self._plain(table, there, only)
         rows = len(found[there[0]])
         absent = np.full(rows, MISSING, np.int64) if len(there) < len(columns) else None
-        return {name: found[name] if absent is None or name in found else absent for name in columns}
+        return {
+            name: found[name] if absent is None or name in found else absent for name in columns
+        }
 
     def rows(
         self, table: str, columns: Sequence[str], only: tuple[str, I64] | None = None
@@ -121,9 +123,7 @@ class SqliteTables:
             kept += chunk
         return kept
 
-    def coded(
-        self, table: str, column: str, fold: Callable[[str], str]
-    ) -> tuple[I64, list[str]]:
+    def coded(self, table: str, column: str, fold: Callable[[str], str]) -> tuple[I64, list[str]]:
         """Return a text column as codes; see `Tables.coded`."""
         if column not in self.columns(table):
             return np.full(self.count(table), -1, np.int64), []
@@ -145,7 +145,9 @@ class SqliteTables:
         except OSError:
             changed = True
         if changed:
-            self.notes.append("the file changed while it was read: what was read may not fit together")
+            self.notes.append(
+                "the file changed while it was read: what was read may not fit together"
+            )
 
     def _fast(self, table: str, columns: Sequence[str]) -> dict[str, I64] | None:
         """Read integers in bulk, if there are many; None leaves it to the plain twin."""
@@ -170,13 +172,9 @@ class SqliteTables:
             for name in map(_quoted, columns)
         )
         row = np.dtype([(f"f{at}", np.int64) for at in range(len(columns))])
-        parts = [
-            np.fromiter(chunk, row, len(chunk)) for chunk in self._chunks(table, select, only)
-        ]
+        parts = [np.fromiter(chunk, row, len(chunk)) for chunk in self._chunks(table, select, only)]
         table_rows = np.concatenate(parts) if parts else np.empty(0, row)
-        return {
-            name: np.ascontiguousarray(table_rows[f"f{at}"]) for at, name in enumerate(columns)
-        }
+        return {name: np.ascontiguousarray(table_rows[f"f{at}"]) for at, name in enumerate(columns)}
 
     def _chunks(
         self, table: str, select: str, only: tuple[str, I64] | None
@@ -209,7 +207,9 @@ class SqliteTables:
         self._damaged(table, failure)
 
     def _damaged(self, table: str, error: Exception) -> None:
-        self.notes.append(f"table {table} is damaged; what lies before the damage was read: {error}")
+        self.notes.append(
+            f"table {table} is damaged; what lies before the damage was read: {error}"
+        )
 
 
 def _stat(path: Path) -> tuple[int, int]:
@@ -221,8 +221,18 @@ def _beside(path: Path) -> list[str]:
     """Say which changes to the file are not in it yet."""
     notes = []
     for suffix, least, what, cure in (
-        ("-wal", _WAL_HEADER, "a write-ahead log", "close the program that writes it, or merge it in a copy"),
-        ("-journal", 0, "a rollback journal", "its last writer has not finished or was killed: export again"),
+        (
+            "-wal",
+            _WAL_HEADER,
+            "a write-ahead log",
+            "close the program that writes it, or merge it in a copy",
+        ),
+        (
+            "-journal",
+            0,
+            "a rollback journal",
+            "its last writer has not finished or was killed: export again",
+        ),
     ):
         try:
             size = path.with_name(path.name + suffix).stat().st_size

@@ -56,9 +56,7 @@ class Tables(Protocol):
     ) -> list[tuple[Value, ...]]:
         """Return rows as Python values, None where there is none: for small tables and for texts."""
 
-    def coded(
-        self, table: str, column: str, fold: Callable[[str], str]
-    ) -> tuple[I64, list[str]]:
+    def coded(self, table: str, column: str, fold: Callable[[str], str]) -> tuple[I64, list[str]]:
         """Return a text column as codes: an index into the texts for each row, -1 where it has none.
 
         Args:
