@@ -4,7 +4,8 @@ In: nothing. Out: `RULES`, tried in order on the name of a kernel; the first tha
 that no rule knows is computation, so a library that nobody has told us of shows up as compute: `--comm-pattern` adds
 rules. Streams decide nothing: tensor-parallel collectives run on the compute stream.
 
-Names are the demangled ones that CUPTI and roctracer give. Where one is generic (`ncclDevKernel_Generic`) the kind is
+Names are the demangled ones that CUPTI and roctracer give, with `{anonymous}` for an anonymous namespace, so that the
+first bracket begins the arguments or template arguments. Where one is generic (`ncclDevKernel_Generic`) the kind is
 not in the name; a source may know it from the call that launched the kernel.
 """
 
@@ -54,13 +55,13 @@ RULES: tuple[Rule, ...] = (
     Rule(r"\bnccl[A-Z]\w*Kernel_", _COMMUNICATION, _TOLD_BY_NAME, "NCCL before 2.7"),
     Rule(r"\bmscclKernel_", _COMMUNICATION, Kind.UNKNOWN, "RCCL with MSCCL schedules"),
     Rule(r"\bmscclpp::|\bmscclpp_", _COMMUNICATION, _TOLD_BY_NAME, "MSCCL++"),
-    Rule(r"\bnccl\w*", _COMMUNICATION, _TOLD_BY_NAME, "NCCL, whatever comes next"),
-    # A kernel of the user's that is handed NCCL's device API (2.28): it may compute as well.
+    Rule(r"^[^(<]*\bnccl", _COMMUNICATION, _TOLD_BY_NAME, "NCCL, whatever comes next"),
+    # Not NCCL's own, but handed its device interface (2.28): it may well compute besides.
     Rule(r"\bncclDevComm\b|\bncclWindow", _FUSED, Kind.UNKNOWN, "NCCL device API"),
     # hcom_allReduce__445_2: operation, hash of the group, sequence.
     Rule(r"^hcom_", _COMMUNICATION, _TOLD_BY_NAME, "HCCL"),
-    Rule(r"^(all\w+|reduce\w+|broadcast|send|receive)AicpuKernel", _COMMUNICATION, _TOLD_BY_NAME, "HCCL on AI CPUs"),
-    Rule(r"^(oneccl_|.*\bccl::.*kernel)", _COMMUNICATION, _TOLD_BY_NAME, "oneCCL"),
+    Rule(r"(?i)^(all\w+|reduce\w+|broadcast|send|receive)AicpuKernel", _COMMUNICATION, _TOLD_BY_NAME, "HCCL, AI CPU"),
+    Rule(r"\bone?ccl(::|_)", _COMMUNICATION, _TOLD_BY_NAME, "oneCCL"),
     # -- expert parallelism: a dispatch or combine is an all-to-all ------------------------------
     # Where tokens go is worked out locally.
     Rule(r"\bget_dispatch_layout\b", _COMPUTE, Kind.UNKNOWN, "DeepEP"),
@@ -83,17 +84,25 @@ RULES: tuple[Rule, ...] = (
     # -- compute and communication in one kernel ----------------------------------------------
     # The pattern's number is a template argument: 0 is a bare all-reduce, the others add residual and norm.
     Rule(r"allreduce_fusion_kernel\w*<[^<>]*Pattern\)0\b", _COMMUNICATION, Kind.ALL_REDUCE, "TensorRT-LLM, FlashInfer"),
-    Rule(r"(allreduce|AllReduce|all_reduce)\w*(_fusion|Fusion|Norm|norm)", _FUSED, Kind.ALL_REDUCE, "all-reduce + norm: TensorRT-LLM, FlashInfer, vLLM, aiter"),
-    Rule(r"(fused_|[nN]orm\w*)(allreduce|AllReduce|all_reduce)", _FUSED, Kind.ALL_REDUCE, "the same, the other way round"),
-    Rule(r"(reducescatter|reduce_scatter|ReduceScatter)\w*([nN]orm)", _FUSED, Kind.REDUCE_SCATTER, "reduce-scatter + norm"),
-    Rule(r"(userbuffers|ubuf)\w*(rmsnorm|layernorm)", _FUSED, Kind.ALL_REDUCE, "user buffers with norm: TensorRT-LLM"),
+    Rule(
+        r"(allreduce|AllReduce|all_reduce)\w*(_fusion|Fusion|Norm|norm)",
+        _FUSED, Kind.ALL_REDUCE, "all-reduce + norm: TensorRT-LLM, FlashInfer, vLLM, aiter",
+    ),
+    Rule(r"(fused_|[nN]orm\w*)(allreduce|AllReduce|all_reduce)", _FUSED, Kind.ALL_REDUCE, "norm + all-reduce"),
+    Rule(r"(reducescatter|reduce_scatter|ReduceScatter)\w*[nN]orm", _FUSED, Kind.REDUCE_SCATTER, "reduce-scatter + norm"),
+    Rule(r"(userbuffers|ubuf)\w*(rmsnorm|layernorm)", _FUSED, Kind.ALL_REDUCE, "TensorRT-LLM user buffers + norm"),
     Rule(r"local_device_load_rmsnorm", _FUSED, Kind.ALL_REDUCE, "aiter"),
     Rule(r"(?i)all_?gather_?(batch)?(gemm|mat_?mul)", _FUSED, Kind.ALL_GATHER, "MC2, symmetric memory, Flux"),
-    Rule(r"(?i)(gemm|mat_?mul(v\d)?)_?(reduce_?scatter)", _FUSED, Kind.REDUCE_SCATTER, "MC2, Flux, symmetric memory"),
-    Rule(r"(?i)(gemm|mat_?mul(v\d)?)_?(add_rms_?norm_?)?(all_?reduce)|(gemm|matmul)_?(one|two)_shot", _FUSED, Kind.ALL_REDUCE, "MC2, Helion, Triton"),
-    Rule(r"(?i)all_?to_?all\w*(gemm|mat_?mul)|(gemm|mat_?mul)\w*all_?to_?all", _FUSED, Kind.ALL_TO_ALL, "MC2, grouped GEMM + all-to-all"),
+    Rule(r"(?i)(gemm|mat_?mul(v\d)?)_?reduce_?scatter", _FUSED, Kind.REDUCE_SCATTER, "MC2, Flux, symmetric memory"),
+    Rule(r"(?i)(gemm|mat_?mul(v\d)?)_?(add_?rms_?norm_?)?all_?reduce", _FUSED, Kind.ALL_REDUCE, "MC2"),
+    Rule(r"(?i)(gemm|matmul)_?(one|two)_?shot", _FUSED, Kind.ALL_REDUCE, "Helion, Triton"),
+    Rule(
+        r"(?i)all_?to_?all\w*(gemm|mat_?mul)|(gemm|mat_?mul)\w*all_?to_?all",
+        _FUSED, Kind.ALL_TO_ALL, "MC2, grouped GEMM + all-to-all",
+    ),
     Rule(r"(?i)\b(ag_gemm|gemm_ag|ag_group_gemm)", _FUSED, Kind.ALL_GATHER, "Flux, Triton-distributed"),
-    Rule(r"(?i)\b(gemm_rs|gemm_ar|group_gemm_rs)", _FUSED, Kind.REDUCE_SCATTER, "Flux, Triton-distributed"),
+    Rule(r"(?i)\b(gemm_rs|group_gemm_rs)", _FUSED, Kind.REDUCE_SCATTER, "Flux, Triton-distributed"),
+    Rule(r"(?i)\bgemm_ar\b", _FUSED, Kind.ALL_REDUCE, "Flux, Triton-distributed"),
     Rule(r"DistributedGemm|dist_gemm|cublasmp\w*gemm", _FUSED, Kind.UNKNOWN, "CUTLASS, cuBLASMp"),
     # -- user buffers without computation -------------------------------------------------------
     Rule(r"userbuffers_\w*_(ag|allgather)", _COMMUNICATION, Kind.ALL_GATHER, "Transformer Engine"),
@@ -105,16 +114,27 @@ RULES: tuple[Rule, ...] = (
     # -- symmetric memory and custom all-reduces -----------------------------------------------
     Rule(r"multimem_\w*(reduce|gather|scatter|broadcast)", _COMMUNICATION, _TOLD_BY_NAME, "PyTorch symmetric memory"),
     Rule(r"(one|two)_shot_all_reduce", _COMMUNICATION, Kind.ALL_REDUCE, "PyTorch symmetric memory and its copies"),
-    Rule(r"(one|two)Shot\w*AllReduce|hybridCubeMeshAllReduce", _COMMUNICATION, Kind.ALL_REDUCE, "PyTorch IntraNodeComm, TensorRT-LLM"),
-    Rule(r"(one|two)shot_allreduce|allreduce_prototype_(one|two)shot", _COMMUNICATION, Kind.ALL_REDUCE, "MNNVL kernels, quick all-reduce"),
+    Rule(
+        r"(one|two)Shot\w*AllReduce|hybridCubeMeshAllReduce|lowPrecision\w*AllReduce|\bcustomAllReduce",
+        _COMMUNICATION, Kind.ALL_REDUCE, "PyTorch IntraNodeComm, TensorRT-LLM",
+    ),
+    Rule(
+        r"(one|two)shot_allreduce|allreduce_prototype_(one|two)shot",
+        _COMMUNICATION, Kind.ALL_REDUCE, "multi-node NVLink kernels, quick all-reduce",
+    ),
     Rule(r"symm(etric)?_mem\w*::.*barrier", _COMMUNICATION, Kind.BARRIER, "PyTorch symmetric memory"),
     Rule(r"symm(etric)?_mem\w*::.*(put|wait|get)_signal", _COMMUNICATION, Kind.SEND_RECV, "PyTorch symmetric memory"),
     Rule(r"cross_device_reduce_\d|reduce_scatter_cross_device", _COMMUNICATION, _TOLD_BY_NAME, "vLLM, SGLang, aiter"),
     Rule(r"aiter::allgather", _COMMUNICATION, Kind.ALL_GATHER, "aiter"),
-    Rule(r"lowPrecision\w*AllReduce|\bcustomAllReduce", _COMMUNICATION, Kind.ALL_REDUCE, "TensorRT-LLM"),
-    Rule(r"c10d::\w*(allToAllV|AllToAll|all_to_all)|\ballToAllV", _COMMUNICATION, Kind.ALL_TO_ALL, "PyTorch over NVSHMEM"),
+    Rule(
+        r"c10d::\w*(allToAllV|AllToAll|all_to_all)|\ballToAllV",
+        _COMMUNICATION, Kind.ALL_TO_ALL, "PyTorch over NVSHMEM",
+    ),
     Rule(r"(?i)(nv|roc)shmem", _COMMUNICATION, _TOLD_BY_NAME, "NVSHMEM, rocSHMEM"),
-    Rule(r"_on_stream_kernel(_threadgroup)?\b", _COMMUNICATION, _TOLD_BY_NAME, "NVSHMEM collectives on a stream"),
+    Rule(
+        r"\b(barrier|sync|quiet|alltoall|broadcast|fcollect|reduce|reducescatter|putmem|getmem|signal)\w*_on_stream_kernel",
+        _COMMUNICATION, _TOLD_BY_NAME, "NVSHMEM collectives on a stream",
+    ),
 )  # fmt: skip
 
 KIND_WORDS: tuple[tuple[str, Kind], ...] = (
@@ -134,6 +154,5 @@ KIND_WORDS: tuple[tuple[str, Kind], ...] = (
     ("receive", Kind.SEND_RECV),
     ("recv", Kind.SEND_RECV),
     ("send", Kind.SEND_RECV),
-    ("coalesced", Kind.UNKNOWN),
 )
 """What a name says it does, in lower case without underscores; the first word that is in it counts."""

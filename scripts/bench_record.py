@@ -46,7 +46,7 @@ def main() -> None:
         rows += traceml_rows(*(2, 2) if quick else (10, 10))
     rows += footprint_rows(job("footprint", 1, *(1, 20) if quick else (1, 100)))
     rows += window_rows(job("kernel_windows", 1, *(3, 0) if quick else (20, 0)))
-    rows += import_rows(2 if quick else 7)
+    rows += import_rows(2 if quick else 5)
     took = time.monotonic() - began
     text = f"{facts}; {took:.0f} s. {LEGEND}\n\n{_bench.table(HEAD, rows)}"
     command = "scripts/bench_record.py --write" + " --traceml" * options.traceml

@@ -98,6 +98,8 @@ def call_sites(launched: NDArray[np.void], lanes: Lanes, names: Mapping[int, Nam
 
     """
     spans = dict(parted(lanes.records["owner"].astype(np.int64)))
+    # Made once: there may be hundreds of sites and millions of kernels.
+    without_compute = subtract(lanes.window.recorded, lanes.compute)
     none = np.empty(0, np.int64)
     sites = []
     elsewhere = 0
@@ -118,7 +120,7 @@ def call_sites(launched: NDArray[np.void], lanes: Lanes, names: Mapping[int, Nam
                 traffic=traffic(launched[mine]),
                 union_ns=total(busy),
                 overlap_ns=total(intersect(busy, lanes.compute)),
-                exposed_ns=total(subtract(busy, lanes.compute)),
+                exposed_ns=total(intersect(busy, without_compute)),
             )
         )
     sites.sort(key=lambda site: (-site.exposed_ns, -site.union_ns, site.name))

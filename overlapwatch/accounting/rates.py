@@ -153,9 +153,10 @@ def rates(
     first = np.unique(lanes.index, return_index=True)[1]
     records = lanes.records[first]
     time = records["finish"] - begin_of(records)
-    of_kernel = _groups_of_kernels(payloads, lanes.index[first], records)
-    kind = np.where(records["collective"] > max(CollectiveKind), 0, records["collective"])
-    kernels = dict(parted(kind.astype(np.int64)))
+    index = lanes.index[first]
+    of_kernel = _by_calls(payloads, "group", index, records["group"].astype(np.int64))
+    kind = _by_calls(payloads, "collective", index, records["collective"].astype(np.int64))
+    kernels = dict(parted(np.where(kind > max(CollectiveKind), 0, kind)))
     made = dict(parted(payloads["collective"].astype(np.int64)))
     found: list[Rate] = []
     for one in sorted(kernels.keys() | made.keys()):
@@ -168,18 +169,21 @@ def rates(
     return tuple(found)
 
 
-def _groups_of_kernels(payloads: NDArray[np.void], index: I64, records: NDArray[np.void]) -> I64:
-    """Return the communicator of each kernel: its own, else that of the call attributed to it."""
-    group = records["group"].astype(np.int64)
-    calls = payloads[(payloads["kernel"] >= 0) & (payloads["group"] != 0)]
-    order = np.argsort(calls["kernel"], kind="stable")
-    calls = calls[order]
-    place = np.searchsorted(calls["kernel"], index)
-    found = place < len(calls)
-    found[found] = calls["kernel"][place[found]] == index[found]
-    missing = found & (group == 0)
-    group[missing] = calls["group"][place[missing]]
-    return group
+def _by_calls(payloads: NDArray[np.void], field: str, index: I64, own: I64) -> I64:
+    """Return what the calls of each kernel say in `field`, where they agree; else its own value.
+
+    A kernel is named after what it is made of: an AllToAll runs as SendRecv.
+    """
+    calls = payloads[(payloads["kernel"] >= 0) & (payloads[field] != 0)]
+    calls = calls[np.lexsort((calls[field], calls["kernel"]))]
+    first = np.searchsorted(calls["kernel"], index, "left")
+    last = np.searchsorted(calls["kernel"], index, "right") - 1
+    told = np.flatnonzero(last >= first)
+    values = calls[field].astype(np.int64)
+    agreed = told[values[first[told]] == values[last[told]]]
+    result = own.copy()
+    result[agreed] = values[first[agreed]]
+    return result
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -243,12 +247,13 @@ def _why_not(
     time_ns: int,
 ) -> str:
     kernels, calls, sized = counts
-    if bus_factor(kind, 1) is None:
-        return "this kind has no rate"
-    if not kernels == calls == sized:
-        return "kernels, calls and sizes do not agree"
-    if steps and kernels % steps:
-        return f"{kernels} in {steps} steps is not a whole number in each"
-    if not ranks:
-        return "the number of ranks is not known"
-    return "" if time_ns else "the kernels have no length"
+    reasons = (
+        (bus_factor(kind, 1) is None, "this kind has no rate"),
+        (kernels and not calls, "no call of it was recorded"),
+        (kernels == calls and not sized, "the sizes of its calls are not known"),
+        (not kernels == calls == sized, "kernels, calls and sizes do not agree"),
+        (steps and kernels % steps, f"{kernels} in {steps} steps is not a whole number in each"),
+        (not ranks, "the number of ranks is not known"),
+        (not time_ns, "the kernels have no length"),
+    )
+    return next((because for applies, because in reasons if applies), "")

@@ -129,11 +129,10 @@ def _of_phase(choice: Choice, phase: Phase) -> Choice:
     word = phase.name.lower()
     if not len(tl.phases):
         launched = bool(tl.communication["phase"].any())
-        because = (
-            "the phases of this input are known of launches only, not of time"
-            if launched
-            else "this input has no phases"
-        )
+        because = "the phases of this input are known of launches only, not of time"
+        if not launched:
+            reasons = [one.because for one in tl.unknown if one.what == "phases"]
+            because = reasons[0] if reasons else "this input has no phases"
         raise ConfigurationError(f"{tl.origin.path}: no window of {word}: {because}")
     moments = phase_unions(tl.phases, window)[phase]
     whole = single(window.start_ns, window.end_ns)
@@ -206,12 +205,17 @@ def _by_time(recording: Recording, selection: Selection, trim: tuple[float, floa
             f"the capture of {_who(tl)} reaches from {first:.3f} to {last:.3f} s"
         )
     window = trim_window(low, high, selection.boundary)
+    window = replace(window, rule=f"{trim[0]:g} to {trim[1]:g} s")
+    beyond = max(0, capture.start_ns - low) + max(0, high - capture.end_ns)
+    notes: tuple[str, ...] = ()
+    if 100 * beyond > high - low:
+        notes = (f"{beyond / 1e9:.3f} s of the trim lie outside of the capture, and count as idle",)
     gaps = intersect(capture.not_recorded, single(low, high))
     inside = tl.steps[(tl.steps["start"] >= low) & (tl.steps["end"] <= high)]
     rows = recording.summaries
     rows = rows[(rows["start_ns"] >= low) & (rows["end_ns"] <= high)]
     none = np.empty(0, np.uint32)
-    return Choice(replace(window, not_recorded=gaps), _only(tl, inside), rows, none)
+    return Choice(replace(window, not_recorded=gaps), _only(tl, inside), rows, none, notes)
 
 
 def _who(tl: Timeline) -> str:

@@ -10,6 +10,7 @@ import sys
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
@@ -133,21 +134,34 @@ def _outcomes(
     sizes = [path.stat().st_size if path.is_file() else 0 for path in paths]
     workers = min(os.cpu_count() or 1, len(paths))
     with LateProgress(f"reading {len(paths)} inputs", sys.stderr) as progress:
-        if workers == 1 or sum(sizes) < MANY_BYTES:
-            for place, path in enumerate(paths):
-                yield _outcome(path, request)
-                progress(sum(sizes[: place + 1]), sum(sizes))
-            return
-        # Not forked: a reader's threads may hold locks that a forked child would wait for.
-        with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-            futures = {
-                pool.submit(_outcome, path, request): place for place, path in enumerate(paths)
-            }
-            done = 0
-            for future in as_completed(futures):
-                done += sizes[futures[future]]
-                progress(done, sum(sizes))
-            yield from (future.result() for future in futures)
+        if workers > 1 and sum(sizes) >= MANY_BYTES:
+            try:
+                yield from _at_once(paths, request, workers, progress, sizes)
+            except BrokenProcessPool:
+                # A process was killed, as a rule for its memory: one at a time may fit.
+                pass
+            else:
+                return
+        for place, path in enumerate(paths):
+            yield _outcome(path, request)
+            progress(sum(sizes[: place + 1]), sum(sizes))
+
+
+def _at_once(
+    paths: Sequence[Path],
+    request: Request,
+    workers: int,
+    progress: Progress,
+    sizes: Sequence[int],
+) -> list[list[Analysis] | OverlapwatchError]:
+    # Not forked: a reader's threads may hold locks that a forked child would wait for.
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+        futures = {pool.submit(_outcome, path, request): at for at, path in enumerate(paths)}
+        done = 0
+        for future in as_completed(futures):
+            done += sizes[futures[future]]
+            progress(done, sum(sizes))
+        return [future.result() for future in futures]
 
 
 def _outcome(path: Path, request: Request) -> list[Analysis] | OverlapwatchError:

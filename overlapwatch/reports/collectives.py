@@ -23,6 +23,8 @@ BUCKETS = 16
 """Of more than twice as many, only the first and the last are shown."""
 SIZES = 12
 CHAINS = 3
+PIECES = 6
+"""Of a tail made of more, only the first and last three are shown."""
 MOMENTS = ("ready", "launch", "start", "finish")
 Write = Callable[[int | None], str]
 _ESTIMATES = {Provenance.ESTIMATED, Provenance.MIXED}
@@ -173,7 +175,14 @@ def tail(analysis: Analysis) -> Iterator[RenderableType]:
 
 
 def _chain(one: StepTail) -> str:
-    return " → ".join(_piece(piece) for piece in one.pieces)
+    """Return the pieces of a tail in order; of many, the first and last few."""
+    pieces = one.pieces
+    if len(pieces) <= PIECES:
+        return " → ".join(map(_piece, pieces))
+    first, last = pieces[: PIECES // 2], pieces[-(PIECES // 2) :]
+    between = pieces[PIECES // 2 : -(PIECES // 2)]
+    left_out = f"{len(between)} more {ms(sum(piece.duration_ns for piece in between))}"
+    return " → ".join([*map(_piece, first), left_out, *map(_piece, last)])
 
 
 def _piece(piece: Piece) -> str:
@@ -192,6 +201,7 @@ def traffic(analysis: Analysis) -> Iterator[RenderableType]:
     yield heading("Process groups and message sizes")
     yield note(
         "launch to finish holds the queue and waiting for other ranks, so no rate is made of it"
+        + ("; bytes: of all ranks' parts" if analysis.state == "profile" else "")
     )
     columns = ("count", "bytes", "p50 ms", "p99 ms", "max ms")
     traffics = (*(row.traffic for row in told.groups), *(row.traffic for row in told.sizes))

@@ -18,6 +18,7 @@ from overlapwatch.reports.format import NONE, counted, percent, scale, size
 from overlapwatch.reports.layout import gap, heading, note, sentence, table
 from overlapwatch.reports.opening import who
 
+PAIR = 2
 TIMELINES = 32
 """Of more, the table shows only the least, middle and largest of each number."""
 SITES = 12
@@ -37,13 +38,12 @@ def devices(analyses: Sequence[Analysis]) -> Iterator[RenderableType]:
     columns = ("device", "window", "compute", "comm", "hidden", "exposed", "of window", "segments")
     rows = [_row(one, write) for one in analyses] if told.timelines <= TIMELINES else []
     extents = {one.name: one for one in told.extents}
-    rows += [_extent_row(word, extents, write) for word in ("least", "median", "most")]
+    legend = "Times in ms. Hidden: share of communication."
+    if told.timelines > PAIR:
+        rows += [_extent_row(word, extents, write) for word in ("least", "median", "most")]
+        legend += " Least, median and most are taken of each column by itself."
     yield table(columns, rows)
-    yield sentence(
-        "Times in ms. Hidden: share of communication. Least, median and most are taken of each "
-        "column by itself.",
-        "dim",
-    )
+    yield sentence(legend, "dim")
     yield from _spread(told, analyses)
 
 
@@ -86,7 +86,9 @@ def _extent_row(
 def _spread(told: SideBySide, analyses: Sequence[Analysis]) -> Iterator[RenderableType]:
     """Yield what one device alone would hide: the spread of the hidden share, and unequal counts."""
     hidden = next((one for one in told.extents if one.name == "hidden"), None)
-    if hidden is not None and hidden.known > 1:
+    if hidden is not None and hidden.known > 1 and hidden.least == hidden.most:
+        yield sentence(f"hidden is {100 * hidden.most:.1f} % on each")
+    elif hidden is not None and hidden.known > 1:
         yield sentence(
             f"hidden reaches from {100 * hidden.least:.1f} % ({who(analyses[hidden.least_at])}) to "
             f"{100 * hidden.most:.1f} % ({who(analyses[hidden.most_at])})",

@@ -64,7 +64,8 @@ def steps(analysis: Analysis) -> Iterator[RenderableType]:
             ("  exposed", told.exposed),
             ("tail", told.tail),
         )
-    rows += (("wait of compute", told.wait),)
+    if told.wait is not None or analysis.state != "profile":  # kernels do not show waits
+        rows += (("wait of compute", told.wait),)
     write = scale(ns for _, spread in rows if spread for ns in _times(spread))
     yield table(
         ("ms per step", "p50", "p95", "p99", "max", "mean", "steps"),

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Protocol
 
 from overlapwatch.errors import InputError
+from overlapwatch.sources.kineto import is_kineto, open_kineto
+from overlapwatch.sources.nsight import is_nsight, open_nsight
 from overlapwatch.sources.owlog import is_owlog, open_run
 from overlapwatch.timeline.model import Recording
 
@@ -54,7 +56,11 @@ def _open_log(
     return open_run(path, ranks=ranks, steps=steps, progress=progress)
 
 
-SOURCES = (Source("overlapwatch log or run directory (*.owlog)", is_owlog, _open_log),)
+SOURCES = (
+    Source("overlapwatch log or run directory (*.owlog)", is_owlog, _open_log),
+    Source("Nsight Systems export (.sqlite, parquetdir, arrowdir) or .nsys-rep", is_nsight, open_nsight),
+    Source("PyTorch profiler (Kineto) trace (.json, .json.gz), or a directory of them", is_kineto, open_kineto),
+)
 
 
 def open_trace(

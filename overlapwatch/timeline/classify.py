@@ -29,6 +29,8 @@ from overlapwatch.vocabulary import CollectiveKind
 USER_RULE = "--comm-pattern"
 """Where a class comes from that a user's pattern decided."""
 
+_ANONYMOUS = "(anonymous namespace)"
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Classes:
@@ -58,11 +60,12 @@ def classify(names: Sequence[str], patterns: Sequence[re.Pattern[str]] = ()) -> 
     kernel = np.zeros(len(names), np.uint8)
     kind = np.zeros(len(names), np.uint8)
     because = [""] * len(names)
-    for index, name in enumerate(names):
-        if any(pattern.search(name) for pattern in patterns):
-            kernel[index], kind[index] = KernelClass.COMMUNICATION, kind_of(_function(name))
+    for index, raw in enumerate(names):
+        if any(pattern.search(raw) for pattern in patterns):
+            kernel[index], kind[index] = KernelClass.COMMUNICATION, kind_of(_function(raw))
             because[index] = USER_RULE
             continue
+        name = raw.replace(_ANONYMOUS, "{anonymous}")
         for pattern, rule in _compiled():
             if pattern.search(name):
                 kernel[index] = rule.kernel
@@ -91,13 +94,14 @@ def compile_patterns(texts: Iterable[str]) -> tuple[re.Pattern[str], ...]:
     Raises:
         ConfigurationError: one is not a regular expression; the message says which and why.
     """
-    compiled = []
-    for text in texts:
-        try:
-            compiled.append(re.compile(text))
-        except re.error as error:
-            raise ConfigurationError(f"{text!r} is not a regular expression: {error}") from None
-    return tuple(compiled)
+    return tuple(_pattern(text) for text in texts)
+
+
+def _pattern(text: str) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise ConfigurationError(f"{text!r} is not a regular expression: {error}") from None
 
 
 def none_recognised(names: Sequence[str]) -> Unknown:
@@ -119,5 +123,4 @@ def _function(name: str) -> str:
 
     void a::(anonymous namespace)::multimem_all_reduce<x>(x*) -> void a::::multimem_all_reduce
     """
-    plain = name.replace("(anonymous namespace)", "")
-    return re.split(r"[<(]", plain, maxsplit=1)[0]
+    return re.split(r"[<(]", name.replace(_ANONYMOUS, ""), maxsplit=1)[0]

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from overlapwatch.timeline.intervals import Intervals, cover, union
 from overlapwatch.timeline.model import I64, Lane, Timeline, Unknown, empty_lane
-from overlapwatch.timeline.records import from_marks
+from overlapwatch.timeline.records import begin_of, from_marks, has_span
 from overlapwatch.timeline.step_rules import AnchorRule, Anchors, find_anchors
 from overlapwatch.vocabulary import Phase
 
@@ -43,7 +43,7 @@ _NO_MARKS = "this input has no recorded phases"
 _NO_RANGES = "no range around a launch names one"
 _NO_ANCHORS = "no anchor kernels of both forward and backward ran"
 _NOTHING: dict[PhaseRule, str] = {
-    "auto": f"{_NO_MARKS}, {_NO_RANGES}, and {_NO_ANCHORS}",
+    "auto": f"{_NO_MARKS}, few or no ranges around its launches name one, and {_NO_ANCHORS}",
     "marks": _NO_MARKS,
     "ranges": _NO_RANGES,
     "anchors": _NO_ANCHORS,
@@ -131,14 +131,17 @@ def _half_told(tl: Timeline) -> bool:
 def _by_ranges(tl: Timeline) -> Timeline | None:
     """Return the timeline with the phases of its launches; None where no range tells any.
 
-    The source may have told them already, launch by launch; else the call site of a collective
-    does, and where it has none, the ranges that are open when it is launched.
+    The source may have told them already, launch by launch (of kernels too, which gives the phases
+    their time); else the call site of a collective does, and where it has none, the ranges that are
+    open when it is launched.
     """
-    if tl.communication["phase"].any() or tl.compute.phase.any():
+    if tl.compute.phase.any():
         rule = tl.phase_rule if tl.phase_rule != NONE_RULE else BY_RANGES
-        return replace(tl, phases=_runs(tl.compute), phase_rule=rule)
-    phase = _of_call_sites(tl)
-    rule = BY_RANGES
+        return replace(tl, phases=_runs(_device_work(tl)), phase_rule=rule)
+    if tl.communication["phase"].any():
+        rule = tl.phase_rule if tl.phase_rule != NONE_RULE else BY_RANGES
+        return replace(tl, phases=empty_lane(), phase_rule=rule)
+    phase, rule = _of_call_sites(tl), BY_RANGES
     if not phase.any():
         phase, rule = _of_open_ranges(tl), BY_RANGES_IN_TIME
     if not phase.any():
@@ -181,10 +184,21 @@ def _inside(moment: I64, iv: Intervals) -> NDArray[np.bool_]:
     return cover(moment, moment + 1, iv) > 0
 
 
-def _runs(lane: Lane) -> Lane:
-    """Return the spans of uninterrupted kernels of one phase, by start.
+def _device_work(tl: Timeline) -> Lane:
+    """Return computation and collectives as one lane, each with the phase of its launch."""
+    sent = tl.communication[has_span(tl.communication)]
+    return Lane(
+        np.concatenate((tl.compute.start, begin_of(sent))),
+        np.concatenate((tl.compute.end, sent["finish"])),
+        np.concatenate((tl.compute.name, sent["owner"])),
+        np.concatenate((tl.compute.phase, sent["phase"])),
+    )
 
-    kernels   f 0-2  f 3-4  b 4-6  . 6-7  b 8-9        f 0-4, b 4-9 (`.`, of no phase, breaks no run)
+
+def _runs(lane: Lane) -> Lane:
+    """Return the spans of uninterrupted work of one phase, by start.
+
+    work      f 0-2  f 3-4  b 4-6  . 6-7  b 8-9        f 0-4, b 4-9 (`.`, of no phase, breaks no run)
     """
     told = np.flatnonzero(lane.phase != Phase.OTHER)
     if not len(told):

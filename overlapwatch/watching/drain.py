@@ -131,6 +131,14 @@ class Drain:
             self._recorder.times.close()
         except Exception as error:  # noqa: BLE001 - whatever it is, it stays with us
             self._recorder.guard.trip("drain thread", error)
+            self._save_what_was_summed_up()
+
+    def _save_what_was_summed_up(self) -> None:
+        """After a fault of this thread: the log gets the steps so far, and why it ends. Unless the fault is there."""
+        try:
+            self._flush(self._recorder.now())
+        except Exception as error:  # noqa: BLE001 - the first fault has been told
+            log.debug("nor could the log be written", exc_info=error)
 
     def _hear_the_last_finishes(self) -> None:
         """A finish is told on a backend thread, which needs the GIL: that may be after the wait for it is over."""

@@ -26,6 +26,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from overlapwatch.rules import KernelClass
+from overlapwatch.timeline.classify import classify
 from overlapwatch.timeline.intervals import Intervals, join, nothing, subtract, union
 from overlapwatch.timeline.model import I64
 
@@ -36,11 +38,7 @@ _CHUNK = 256
 _NAMESPACE = re.compile(r"(\w+)::\w")
 _FRAMES = {"torch", "autograd"}
 _COMMUNICATES = re.compile(r"(c10d|_?c10d_functional\w*|symm_mem|gloo|nccl)\b|record_param_comms")
-_NO_KERNEL = re.compile(
-    r"Memcpy|Memset|(Context|Stream|Event|Device) Sync|Stream Wait"
-    r"|nccl|rccl|hcom_|.*(nvshmem|deep_ep|multimem)",
-    re.IGNORECASE,
-)
+_NO_KERNEL = re.compile(r"Memcpy|Memset|(Context|Stream|Event|Device) Sync|Stream Wait")
 
 Place = Callable[[I64], I64]
 """The profiler's ns -> ns on the clock of the records."""
@@ -99,7 +97,8 @@ def _what(name: str, event: Any, *, host: Any, on_device: bool) -> What:
     if event.is_user_annotation() or (event.device_type() != host) is not on_device:
         return What.NOTHING
     if on_device:
-        return What.NOTHING if _NO_KERNEL.match(name) else What.COMPUTE
+        compute = not _NO_KERNEL.match(name) and classify([name]).kernel[0] == KernelClass.COMPUTE
+        return What.COMPUTE if compute else What.NOTHING  # fused kernels are in neither lane
     if _COMMUNICATES.match(name):
         return What.COMMUNICATION
     space = _NAMESPACE.match(name)

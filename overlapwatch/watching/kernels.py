@@ -45,8 +45,8 @@ from overlapwatch.watching.other_profilers import OtherProfilers
 
 FIRST_WINDOW = 12
 """No window while the job warms up."""
-HOST_RULE = "operators, and autograd functions that call none, without communication"
-DEVICE_RULE = "kernels, without those of communication"
+HOST_RULE = "operators and leaf autograd functions"
+DEVICE_RULE = "kernels"
 _ANCHORS = 4
 _KEPT_STEPS = 16
 
@@ -310,6 +310,13 @@ class Calibrator:
             self._compute_ns["marks"] += one.marks.compute_ns
             self._compute_ns["kernels"] += one.kernels.compute_ns
             found.append(one)
+        return found
+
+    def sentences(self) -> list[str]:
+        """Do what `poll` does; return its results, and what the windows have to say, in words for the log."""
+        found = [one.sentence for one in self.poll()]
+        while self._windows.notes:
+            found.append(self._windows.notes.popleft())
         return found
 
     def counts(self) -> Mapping[str, int]:

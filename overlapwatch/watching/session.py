@@ -71,8 +71,9 @@ class Watch:
             directories,
             {"run_id": run_id, "rank": self.rank, "pid": self.pid, "log": str(self.log_path or "")},
         )
-        for problem in problems:
-            log.warning("%s", problem)
+        if problems:
+            nowhere = "" if self._ring.path else "; it is private memory, which nobody else can read"
+            log.warning("%s%s", "; ".join(problems), nowhere)
         self._names = Names()
         chosen = choose_times(device, settings, self._ring)
         self._device = chosen
@@ -206,12 +207,24 @@ class Watch:
             return
         self._closed = True
         atexit.unregister(self._at_exit)
+        self._attempt(self._boundaries.remove)
+        self._recorder.on = self._recorder.recording = False
+        for remove in (*reversed(self._removals), self._ddp.remove):
+            self._attempt(remove)
+        self._removals.clear()
+        if self._tap is not None:
+            self._attempt(self._tap.remove)
+        done = self._drain.stop()
+        self._attempt(self._end_outputs)
+        self._attempt(lambda: self._ring.close(remove=done))
+        note_removed("watch")
+
+    def _attempt(self, action: Callable[[], object]) -> None:
+        """Do one part of closing; a fault in it neither fails the job nor keeps the other parts from being done."""
         try:
-            self._take_apart()
-        except Exception as error:  # noqa: BLE001 - closing must not fail the job
+            action()
+        except Exception as error:  # noqa: BLE001 - whatever it is, it stays with us
             self._guard.trip("close", error)
-        finally:
-            note_removed("watch")
 
     remove = close
 
@@ -220,16 +233,7 @@ class Watch:
         self._removals.clear()
         self.close()
 
-    def _take_apart(self) -> None:
-        self._boundaries.remove()
-        self._recorder.on = self._recorder.recording = False
-        for remove in reversed(self._removals):
-            remove()
-        self._removals.clear()
-        self._ddp.remove()
-        if self._tap is not None:
-            self._tap.remove()
-        done = self._drain.stop()
+    def _end_outputs(self) -> None:
         counters = self._drain.counters()
         if self._writer is not None:
             self._writer.close("closed", counters)
@@ -238,7 +242,6 @@ class Watch:
         self._counters.close()
         if self._recorder.ranges is not None:
             self._recorder.ranges.close()
-        self._ring.close(remove=done)
 
     def _say(self, lines: list[str]) -> None:
         for name in ("stdout", "stderr"):

@@ -88,7 +88,8 @@ def test_bytes_that_were_moved_are_taken_as_they_are():
         (3, [8, 8], None, "kernels, calls and sizes do not agree"),
         (2, [8, -1], None, "kernels, calls and sizes do not agree"),
         (0, [8, 8], None, "kernels, calls and sizes do not agree"),
-        (2, [], None, "kernels, calls and sizes do not agree"),
+        (2, [], None, "no call of it was recorded"),
+        (2, [-1, -1], None, "the sizes of its calls are not known"),
         (3, [8, 8, 8], 2, "3 in 2 steps is not a whole number in each"),
     ],
 )
@@ -132,6 +133,18 @@ def test_a_kernel_has_the_communicator_of_its_call():
     calls = [call(0, 4_000_000, group=1, kernel=0), call(1, 4_000_000, group=2, kernel=1)]
     first, second = told(sends, calls)
     assert [(one.group, one.algbw_gb_s) for one in (first, second)] == [("dp", 4.0), ("tp", 2.0)]
+
+
+def test_a_kernel_is_what_its_calls_were():
+    """An AllToAll runs as SendRecv kernels; of a group of different calls, the kernel's name stands."""
+    sends = [collective(0, 1, kind=Kind.SEND_RECV), collective(1, 2, kind=Kind.SEND_RECV)]
+    calls = [
+        call(0, 4_000_000, kind=Kind.ALL_TO_ALL, group=1, kernel=0),
+        call(1, 8, kind=Kind.ALL_TO_ALL, group=1, kernel=1),
+        call(1, 8, kind=Kind.BROADCAST, group=1, kernel=1),
+    ]
+    found = {one.kind: (one.kernels, one.calls) for one in told(sends, calls)}
+    assert found == {Kind.ALL_TO_ALL: (1, 2), Kind.BROADCAST: (0, 1), Kind.SEND_RECV: (1, 0)}
 
 
 def test_kernels_without_a_communicator_are_told_by_kind_alone():

@@ -86,7 +86,7 @@ def test_no_steps_is_the_whole_capture():
 def test_trim():
     choice = choose(log([2, 3, 4], state="profile"), Selection(trim=(0.009, 0.0205)))
     assert (choice.window.start_ns, choice.window.end_ns) == (at(29), at(40.5))
-    assert choice.window.rule == "trimmed"
+    assert choice.window.rule == "0.009 to 0.0205 s"
     assert choice.timeline.steps["step"].tolist() == [3]
     assert choice.summaries["step"].tolist() == [3]
 

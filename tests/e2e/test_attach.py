@@ -202,7 +202,7 @@ def test_one_process_alone_can_be_watched(model: DistributedDataParallel, tmp_pa
     log = read_log(watch.log_path)
     assert log.header is not None
     assert log.header.world == 1
-    assert (watch.summaries["buckets"] == [1, 0, 4]).all()
+    assert watch.summaries["buckets"].tolist() == [1, 4, 4]
     assert names(log, NameKind.PARAMETER) == {
         f"layers.{i}.{p}" for i in range(4) for p in ("weight", "bias")
     }

@@ -17,9 +17,10 @@ import numpy as np
 from overlapwatch.accounting.summarize import summarize
 from overlapwatch.log.frames import ClockPair, Events, Header, Names, Summaries
 from overlapwatch.log.writer import LogWriter
-from overlapwatch.timeline.model import Origin, Recording, Skipped, Unknown
+from overlapwatch.timeline.model import Lane, Origin, Recording, Skipped, Timeline, Unknown
 from overlapwatch.timeline.records import from_records
 from overlapwatch.vocabulary import (
+    PAYLOAD,
     RECORD,
     CollectiveKind,
     Name,
@@ -310,3 +311,100 @@ def hostile() -> Recording:
     skipped = (Skipped("log bytes", 412, "damaged or cut short"),)
     unknown = (Unknown("[blink]the start of collectives[/blink]", "nobody can see it on gloo"),)
     return replace(recording, timeline=replace(timeline, skipped=skipped, unknown=unknown))
+
+
+SITES = (
+    "train_step > forward_backward > decoder.layers > all_gather",
+    "train_step > forward_backward > finalize_grads > reduce_scatter",
+    "train_step > clip_grad_norm",
+)
+KERNELS = ("flash_fwd_kernel<bf16>", "flash_bwd_kernel<bf16>", "sm90_xmma_gemm_bf16", "memcpy")
+MIB = 1 << 20
+_GATHERS = (256 * MIB, 256 * MIB, 240_451_584)
+
+
+def profiled(device: int = 4, *, sized: bool = True) -> Recording:
+    """One device of a profile of four ranks: three steps of 900 ms with a pause of 420 ms each.
+
+    In each step, ms: forward anchors 0-100 and 110-200, backward anchors 200-380 and 390-480. AllGathers of 40 ms at
+    20, 120 and 200, all under kernels, but for the first 20 ms on device 5, which begins late; ReduceScatters 400-440
+    and 470-520; a gemm 521-529; one AllReduce of 4 bytes at 530-531; a fused kernel 490-500; a copy 540-545.
+    """
+    compute, rows, calls, fused, copies = [], [], [], [], []
+    late = 40 if device == 5 else 0
+    for step in range(3):
+        begin = 900.0 * step
+        for start, end, name in (
+            (0, 100, 1),
+            (110, 200, 1),
+            (200, 380, 2),
+            (390, 480, 2),
+            (521, 529, 3),
+        ):
+            compute.append(
+                (ns(begin + start + (late if start == 0 else 0)), ns(begin + end), name, 0)
+            )
+        sends = [
+            (CollectiveKind.ALL_GATHER, size, 1, at, at + 40)
+            for size, at in zip(_GATHERS, (20, 120, 200), strict=True)
+        ]
+        sends += [
+            (CollectiveKind.REDUCE_SCATTER, 256 * MIB, 2, at, end)
+            for at, end in ((400, 440), (470, 520))
+        ]
+        sends.append((CollectiveKind.ALL_REDUCE, 4, 3, 530, 531))
+        for kind, size, site, start, end in sends:
+            times = (0, ns(begin + start - 10), ns(begin + start), ns(begin + end))
+            moved = size if kind is CollectiveKind.ALL_REDUCE else 4 * size
+            rows.append(
+                (
+                    RecordKind.COLLECTIVE,
+                    0,
+                    kind,
+                    0,
+                    0,
+                    10 + site,
+                    1,
+                    7,
+                    0,
+                    0,
+                    moved if sized else 0,
+                    *times,
+                )
+            )
+            made = ns(begin + start - 12)
+            calls.append((kind, 1, -1, size if sized else -1, made, made + 5000, len(rows) - 1))
+        fused.append((ns(begin + 490), ns(begin + 500)))
+        copies.append((ns(begin + 540), ns(begin + 545)))
+    columns = zip(*compute, strict=True)
+    types = (np.int64, np.int64, np.uint32, np.uint8)
+    names = {
+        number: Name(number, NameKind.OPERATION, text) for number, text in enumerate(KERNELS, 1)
+    }
+    names |= {
+        10 + place: Name(10 + place, NameKind.OPERATION, text)
+        for place, text in enumerate(SITES, 1)
+    }
+    timeline = Timeline(
+        origin=Origin(
+            "nsight", "profile.sqlite", device - 4, 4, f"cuda:{device}", f"pid {1000 + device}"
+        ),
+        compute=Lane(
+            *(np.array(column, kind) for column, kind in zip(columns, types, strict=True))
+        ),
+        communication=np.array(rows, RECORD),
+        copies=_spans(copies),
+        fused=_spans(fused),
+        payloads=np.array(calls, PAYLOAD),
+        compute_rule="kernels",
+        names=names,
+        groups={1: Name(1, NameKind.GROUP, "communicator 5f3a", (0, 1, 2, 3), 4)},
+    )
+    return Recording(
+        timeline, about={"Nsight Systems": "2026.2.1"}, counters={"NCCL calls": len(calls)}
+    )
+
+
+def _spans(pairs: Sequence[tuple[int, int]]) -> Lane:
+    start, end = (np.array(column, np.int64) for column in zip(*pairs, strict=True))
+    return Lane(start, end, np.full(len(pairs), 4, np.uint32), np.zeros(len(pairs), np.uint8))

@@ -1,5 +1,6 @@
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,9 @@ from overlapwatch.vocabulary import NOT_KNOWN
 from tests.reports import golden, recordings
 
 MS = 1_000_000
-EVERYTHING = ("worked", "queued", "serial", "killed", "silent", "host_times", "hostile", "typical")
+EVERYTHING = (
+    "worked", "queued", "serial", "killed", "silent", "host_times", "hostile", "typical", "profiled",
+)  # fmt: skip
 
 
 def report(name: str) -> dict:
@@ -150,3 +153,11 @@ def test_what_json_has_no_word_for_is_refused():
     analysis = replace(analyse(recordings.worked()), counters={"x": float(np.inf)})
     with pytest.raises(ValueError, match="JSON compliant"):
         to_text([analysis])
+
+
+def test_every_key_is_in_the_page_about_it():
+    page = (Path(__file__).parents[2] / "docs" / "report-json.md").read_text(encoding="utf-8")
+    made = report("profiled")
+    for part in (made, made["timelines"][0], made["devices"], made["timelines"][0]["rates"][0]):
+        for key in part:
+            assert f"`{key}`" in page or f".{key}`" in page, key

@@ -119,6 +119,15 @@ def test_phases_of_kernels_become_spans_of_their_runs():
     assert found.phase_rule == BY_RANGES
 
 
+def test_the_collectives_of_a_phase_belong_to_its_time():
+    """A reduction that outlives the backward's kernels is the backward's, up to the optimizer and under it."""
+    compute = lanes(lane([(0, 4)], B), lane([(8, 9)], OPT))
+    tl = replace(profile([], [collective(3, 7, phase=B)]), compute=compute)
+    assert spans(with_phases(tl)) == [(B, at(0), at(7)), (OPT, at(8), at(9))]
+    launched = with_phases(profile([(0, 9)], [collective(3, 7, phase=B)]))
+    assert (len(launched.phases), launched.phase_rule) == (0, BY_RANGES)
+
+
 def test_ranges_that_tell_few_launches_give_way_to_anchors():
     names = {9: Name(9, NameKind.OPERATION, "forward")}
     tl = kernels("ffbb", flash=True)

@@ -118,6 +118,12 @@ def test_on_a_device_kernels_count_without_copies_waits_and_communication():
         Event("triton_poi_fused_add_0", 30, 60, thread=8, device=DEVICE),
         Event("ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgs)", 0, 90, device=DEVICE),
         Event("void deep_ep::internode::dispatch<true>", 0, 90, device=DEVICE),
+        Event(
+            "allreduce_fusion_kernel_oneshot_lamport<AllReduceFusionPattern)2>",
+            0,
+            90,
+            device=DEVICE,
+        ),
         Event("Memcpy HtoD (Pinned -> Device)", 100, 120, device=DEVICE),
         Event("Memset (Device)", 120, 130, device=DEVICE),
         Event("Stream Wait Event", 0, 90, device=DEVICE),
@@ -434,6 +440,20 @@ def test_window_and_timeline_meet_whichever_comes_first(job):
     assert counts["calibrated_kernels_compute_ns"] == (
         early.kernels.compute_ns + late.kernels.compute_ns
     )
+
+
+def test_the_log_gets_sentences(job):
+    calibrator = Calibrator(job.windows)
+    job.step()
+    job.step()
+    calibrator.keep(timeline_of(job, 2))
+    with profiler.profile(use_kineto=True):
+        job.step()
+        job.step()
+    first, second = calibrator.sentences()
+    assert first.startswith("step 2 ran under a profiler: compute 2")
+    assert second == "no kernel-level window while another profiler is there"
+    assert calibrator.sentences() == []
 
 
 def test_a_step_that_was_not_disturbed_is_not_kept(job):

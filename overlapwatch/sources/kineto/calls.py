@@ -152,12 +152,11 @@ def _bytes(
     kind: CollectiveKind, sent: int | None, received: int | None, size: int | None, ranks: int
 ) -> tuple[int, int]:
     """Return (given, moved) of a call that was handed so many elements of `size` bytes."""
-    if size is None or (sent is None and received is None):
+    known = [count for count in (sent, received) if count is not None]
+    if size is None or not known:
         return NOT_KNOWN, 0
-    sent = received if sent is None else sent
-    received = sent if received is None else received
-    assert sent is not None and received is not None  # one of them was there
-    moved = max(sent, received) * size
+    sent, received = known[0], known[-1]
+    moved = max(known) * size
     if kind in {CollectiveKind.REDUCE_SCATTER, CollectiveKind.SCATTER}:
         return received * size, moved
     if kind is CollectiveKind.ALL_TO_ALL:

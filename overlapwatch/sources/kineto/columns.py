@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from overlapwatch.sources.kineto.calls import Calls
-from overlapwatch.sources.kineto.events import NO_ARGS, Event
+from overlapwatch.sources.kineto.calls import DEVICE_BACKENDS, HOST_BACKENDS, Calls
+from overlapwatch.sources.kineto.events import NO_ARGS, Event, Other
 from overlapwatch.sources.kineto.times import ns_array
 from overlapwatch.timeline.model import I64
 
@@ -88,7 +88,7 @@ HOST = np.dtype(
 
 
 class Names:
-    """Texts and their numbers, from 1."""
+    """Texts and their numbers, from 1. `ids` may be looked up directly: it holds what was seen."""
 
     def __init__(self) -> None:
         self.ids: dict[Hashable, int] = {}
@@ -103,6 +103,14 @@ class Names:
             found = self.ids[text] = len(self.ids) + 1
         return found
 
+    def numbers(self, texts: list[Any]) -> list[int]:
+        """Return the number of each text."""
+        known = self.ids.get
+        try:
+            return [known(text) or self[text] for text in texts]
+        except TypeError:
+            return [self[text] for text in texts]
+
     def texts(self) -> list[str]:
         """Return the texts in the order of their numbers, which begin with 1."""
         return [text if isinstance(text, str) else str(text) for text in self.ids]
@@ -115,7 +123,6 @@ class Columns:
         names: of kernels, operators and annotations.
         threads: (process, thread).
         calls: what the arguments of collectives told.
-        seen: events by category, those of no use included.
         skipped: (what, why) -> how many.
     """
 
@@ -123,8 +130,11 @@ class Columns:
         self.names = Names()
         self.threads = Names()
         self.calls = Calls()
-        self.seen: Counter[str] = Counter()
         self.skipped: Counter[tuple[str, str]] = Counter()
+        self._rows = Names()  # (process, thread) as the file writes them
+        self._threads: list[int] = []  # the thread of each
+        self._named: list[int] = []
+        self._looked_at = 0
         self._device: list[NDArray[np.void]] = []
         self._host: list[NDArray[np.void]] = []
 
@@ -138,87 +148,114 @@ class Columns:
         """HOST rows."""
         return np.concatenate(self._host) if self._host else np.empty(0, HOST)
 
-    def add(self, events: Iterable[Event]) -> None:
+    def add(self, events: Iterable[Event | Other]) -> None:
         """Take one block of events."""
         device: list[Event] = []
-        host: list[Event] = []
         device_what: list[int] = []
+        runtime: list[Event] = []
+        host: list[Event] = []
         host_what: list[int] = []
-        kinds = _KINDS
+        known = CATEGORIES
         for event in events:
-            if event.ph != "X":
+            if event.__class__ is not Event:
                 continue
-            category = event.cat
             try:
-                what = kinds.get(category)
-            except TypeError:
-                continue
-            if what is None:
-                what = _kind(category)
-                if what is None:
+                what = known[event.cat]
+            except (KeyError, TypeError):
+                other = _what(event.cat)
+                if other is None:
                     continue
-            if what <= What.DEVICE_RANGE:
+                what = other
+            if what <= 3:  # What.DEVICE_RANGE, the last of a device
                 device.append(event)
                 device_what.append(what)
+            elif what == 4:  # What.RUNTIME
+                runtime.append(event)
             else:
                 host.append(event)
                 host_what.append(what)
         if device:
-            self._add_device(device, np.array(device_what, np.uint8))
+            self._add_device(device, device_what)
+        if runtime:
+            self._add_runtime(runtime)
         if host:
-            self._add_host(host, np.array(host_what, np.uint8))
+            self._add_host(host, host_what)
 
-    def _add_device(self, events: list[Event], what: NDArray[np.uint8]) -> None:
+    def _add_device(self, events: list[Event], what: list[int]) -> None:
         rows = np.zeros(len(events), DEVICE)
         good = self._times(events, rows, "device events")
         args = [event.args or NO_ARGS for event in events]
-        names = self.names
+        calls = self.calls
         rows["what"] = what
-        rows["name"] = [names[event.name] for event in events]
+        rows["name"] = self.names.numbers([event.name for event in events])
         rows["device"] = _numbers(
             [
-                one.device if one.device is not None else event.pid
+                event.pid if one.device is None else one.device
                 for one, event in zip(args, events, strict=True)
             ],
             2**31 - 1,
         )
         rows["stream"] = _numbers(
             [
-                one.stream if one.stream is not None else _stream(event.tid)
+                _stream(event.tid) if one.stream is None else one.stream
                 for one, event in zip(args, events, strict=True)
             ]
         )
         rows["correlation"] = _numbers([one.correlation for one in args])
         rows["external"] = _externals(args)
         rows["graph"] = [bool(one.graph_node) for one in args]
-        calls = self.calls
-        rows["call"] = [calls.read(one) if one.collective is not None else -1 for one in args]
+        rows["call"] = [-1 if one.collective is None else calls.read(one) for one in args]
         self._device.append(rows[good])
 
-    def _add_host(self, events: list[Event], what: NDArray[np.uint8]) -> None:
+    def _add_runtime(self, events: list[Event]) -> None:
         rows = np.zeros(len(events), HOST)
         good = self._times(events, rows, "host events")
-        args = [event.args or NO_ARGS for event in events]
-        names, threads = self.names, self.threads
-        rows["what"] = what
-        rows["name"] = [names[event.name] for event in events]
-        rows["thread"] = [threads[_key(event.pid), _key(event.tid)] for event in events]
-        rows["correlation"] = _numbers([one.correlation for one in args])
-        rows["external"] = _externals(args)
-        calls = self.calls
-        rows["call"] = [
-            calls.read(one)
-            if one.collective is not None
-            else calls.read_named(event.name, one)
-            if event.name.__class__ is str and ":" in event.name
-            else -1
-            for one, event in zip(args, events, strict=True)
-        ]
+        rows["what"], rows["call"] = What.RUNTIME, -1
+        rows["thread"] = self._threads_of(events)
+        rows["correlation"] = _numbers([(event.args or NO_ARGS).correlation for event in events])
         self._host.append(rows[good])
 
-    def _times(
-        self, events: list[Event], rows: NDArray[np.void], what: str
-    ) -> NDArray[np.bool_]:
+    def _add_host(self, events: list[Event], what: list[int]) -> None:
+        rows = np.zeros(len(events), HOST)
+        good = self._times(events, rows, "host events")
+        rows["what"] = what
+        rows["name"] = self.names.numbers([event.name for event in events])
+        rows["thread"] = self._threads_of(events)
+        rows["call"] = -1
+        for index in np.flatnonzero(np.isin(rows["name"], self._collectives())).tolist():
+            event = events[index]
+            args = event.args or NO_ARGS
+            rows["external"][index] = _externals([args])[0]
+            if args.collective is not None:
+                rows["call"][index] = self.calls.read(args)
+            else:
+                rows["call"][index] = self.calls.read_named(event.name, args)
+        self._host.append(rows[good])
+
+    def _threads_of(self, events: list[Event]) -> list[int]:
+        """Return the number of each event's thread, whether its ids are numbers or texts."""
+        seen = self._rows.numbers([(event.pid, event.tid) for event in events])
+        new = list(self._rows.ids)[len(self._threads) :]
+        self._threads += [
+            self.threads[_key(one[0]), _key(one[1])]
+            if isinstance(one, tuple)
+            else self.threads[one]
+            for one in new
+        ]
+        return [self._threads[number - 1] for number in seen]
+
+    def _collectives(self) -> list[int]:
+        """Return the numbers of names that calls of collectives have."""
+        new = list(self.names.ids)[self._looked_at :]
+        for number, name in enumerate(new, self._looked_at + 1):
+            if name == "record_param_comms" or (
+                isinstance(name, str) and name.startswith(HOST_BACKENDS + DEVICE_BACKENDS)
+            ):
+                self._named.append(number)
+        self._looked_at = len(self.names.ids)
+        return self._named
+
+    def _times(self, events: list[Event], rows: NDArray[np.void], what: str) -> NDArray[np.bool_]:
         start, known = ns_array([bytes(event.ts) for event in events])
         length, measured = ns_array([bytes(event.dur) for event in events])
         known &= measured
@@ -233,10 +270,8 @@ class Columns:
             self.skipped[what, why] += count
 
 
-_KINDS: dict[Any, What] = {name: what for name, what in CATEGORIES.items()}
-
-
-def _kind(category: Any) -> What | None:
+def _what(category: Any) -> What | None:
+    """Return what a category is that is not spelled as in the table."""
     return CATEGORIES.get(category.lower()) if isinstance(category, str) else None
 
 
@@ -260,13 +295,16 @@ def _externals(args: list[Any]) -> I64:
 
 def _numbers(values: list[Any], limit: int = 2**62) -> I64:
     """Return whole numbers; 0 for whatever is none."""
-    return np.array([_number(value, limit) for value in values], np.int64)
+    try:  # nearly always all are
+        numbers = np.array(values, np.int64)
+    except (TypeError, ValueError, OverflowError):
+        numbers = np.array([_number(value) for value in values], np.int64)
+    return np.where((numbers > -limit) & (numbers < limit), numbers, 0)
 
 
-def _number(value: Any, limit: int) -> int:
-    if value.__class__ is not int:
-        try:
-            value = int(value)
-        except (TypeError, ValueError, OverflowError):
-            return 0
-    return value if -limit < value < limit else 0
+def _number(value: Any) -> int:
+    try:
+        number = int(value)
+    except (TypeError, ValueError, OverflowError):
+        return 0
+    return number if abs(number) < 2**62 else 0

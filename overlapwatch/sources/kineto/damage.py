@@ -64,7 +64,7 @@ def implausible(
 def _foreign(rows: NDArray[np.void], _: int | None) -> NDArray[np.bool_]:
     start = rows["start"]
     middle = int(np.sort(start)[len(start) // 2])
-    return np.abs(start - middle) > DAY_NS
+    return np.asarray(np.abs(start - middle) > DAY_NS, np.bool_)
 
 
 def _outruns_capture(rows: NDArray[np.void], host_end: int | None) -> NDArray[np.bool_]:

@@ -9,7 +9,7 @@ again; where that fails too, its events are decoded one by one and the bad ones 
 import json
 import re
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Union
 
 import msgspec
 
@@ -44,10 +44,9 @@ class Args(msgspec.Struct, gc=False):
     types: Any = msgspec.field(name="Input type", default=None)
 
 
-class Event(msgspec.Struct, gc=False):
-    """One event of the trace; `ts` and `dur` are the text of the file, in µs."""
+class Event(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
+    """A span of the trace; `ts` and `dur` are the text of the file, in µs."""
 
-    ph: Any = None
     cat: Any = None
     name: Any = ""
     pid: Any = None
@@ -57,16 +56,29 @@ class Event(msgspec.Struct, gc=False):
     args: Args | None = None
 
 
+class Other(msgspec.Struct, gc=False):
+    """An event that is no span: an arrow, an instant, a counter, a name of a row."""
+
+
+def _other(tag: str) -> type[msgspec.Struct]:
+    return msgspec.defstruct(f"Other_{ord(tag)}", [], bases=(Other,), tag_field="ph", tag=tag)
+
+
 NO_ARGS = Args()
 
-_DECODER = msgspec.json.Decoder(list[Event])
-_ONE = msgspec.json.Decoder(Event)
+_SPAN = "X"
+_OTHERS = tuple(_other(tag) for tag in "sftMiIBEbenCPNODRcvSTpF(),")
+_ANY = Event | Union[_OTHERS]  # type: ignore[valid-type]  # noqa: UP007 - of a computed tuple
+_DECODER: msgspec.json.Decoder[list[Event | Other]] = msgspec.json.Decoder(list[_ANY])
+_ONE: msgspec.json.Decoder[Event | Other] = msgspec.json.Decoder(_ANY)
 _ARGS = {field.encode_name: field.name for field in msgspec.structs.fields(Args)}
 _FAILURES = (msgspec.MsgspecError, ValueError, RecursionError)
 
 # `"memory bandwidth (GB/s)": inf` is written by several releases of PyTorch. The quote before the
 # colon ends a key: inside a string it would be escaped.
-_NOT_A_NUMBER = re.compile(rb'(?<!\\)("\s*:\s*)[+-]?(?:inf(?:inity)?|nan)\b(?:\([^)]*\))?', re.IGNORECASE)
+_NOT_A_NUMBER = re.compile(
+    rb'(?<!\\)("\s*:\s*)[+-]?(?:inf(?:inity)?|nan)\b(?:\([^)]*\))?', re.IGNORECASE
+)
 _CONTROL = bytes(range(9)) + b"\x0b\x0c" + bytes(range(14, 32)) + b"\x7f"
 _SPACES = bytes.maketrans(_CONTROL, b" " * len(_CONTROL))
 _BREAKS = bytes.maketrans(b"\t\n\r", b"   ")
@@ -74,11 +86,9 @@ _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _MARKS = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]|"', re.DOTALL)
 
 
-def decode(chunk: bytes) -> tuple[list[Event], int, bool]:
+def decode(chunk: bytes | memoryview) -> tuple[list[Event | Other], int, bool]:
     """Return the events of a chunk, how many could not be read, and whether it had to be repaired."""
-    if not chunk.strip(b" \t\r\n,"):
-        return [], 0, False
-    body = b"[%b]" % chunk
+    body = b"".join((b"[", chunk, b"]"))
     try:
         return _DECODER.decode(body), 0, False
     except _FAILURES:
@@ -88,7 +98,7 @@ def decode(chunk: bytes) -> tuple[list[Event], int, bool]:
         return _DECODER.decode(body), 0, True
     except _FAILURES:
         pass
-    events: list[Event] = []
+    events: list[Event | Other] = []
     bad = 0
     for one in objects(body[1:-1]):
         event = _decode_one(one)
@@ -143,7 +153,23 @@ def end_of_array(text: bytes) -> int:
     return -1
 
 
-def _decode_one(text: bytes) -> Event | None:
+def end_of_objects(text: bytes) -> int:
+    """Return where the last complete object at the top of an array's inside ends; -1 without one."""
+    depth, end = 0, -1
+    for match in _MARKS.finditer(text):
+        mark = match[0]
+        if mark in {b"{", b"["}:
+            depth += 1
+        elif mark in {b"}", b"]"}:
+            depth -= 1
+            if depth < 0:
+                break
+            if depth == 0:
+                end = match.end()
+    return end
+
+
+def _decode_one(text: bytes) -> Event | Other | None:
     try:
         return _ONE.decode(text)
     except _FAILURES:
@@ -154,10 +180,11 @@ def _decode_one(text: bytes) -> Event | None:
         return None
     if not isinstance(plain, dict):
         return None
+    if plain.get("ph") != _SPAN:
+        return Other()
     args = plain.get("args")
     known = args.items() if isinstance(args, dict) else ()
     return Event(
-        ph=plain.get("ph"),
         cat=plain.get("cat"),
         name=plain.get("name", ""),
         pid=plain.get("pid"),

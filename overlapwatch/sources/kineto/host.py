@@ -42,8 +42,9 @@ def collectives(host: NDArray[np.void], names: Sequence[str]) -> NDArray[np.void
     """Return the HOST rows that are collectives of the host, by start."""
     theirs = np.array([name.startswith(HOST_BACKENDS) for name in names], np.bool_)
     rows = host[(host["call"] >= 0) & (host["what"] != What.RUNTIME)]
-    rows = rows[theirs[rows["name"] - 1]] if len(rows) else rows
-    return rows[np.argsort(rows["start"], kind="stable")]
+    mine = theirs[rows["name"] - 1] if len(rows) else np.empty(0, np.bool_)
+    found: NDArray[np.void] = rows[mine][np.argsort(rows["start"][mine], kind="stable")]
+    return found
 
 
 def records_of(rows: NDArray[np.void], calls: Sequence[Call]) -> NDArray[np.void]:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from overlapwatch.rules import KernelClass
-from overlapwatch.sources.kineto.calls import DEVICE_BACKENDS, Call
+from overlapwatch.sources.kineto.calls import Call
 from overlapwatch.sources.kineto.columns import What
 from overlapwatch.sources.kineto.stacks import by_thread, innermost
 from overlapwatch.timeline.classify import Classes
@@ -37,6 +37,10 @@ class Launches:
 
     moment: I64
     thread: NDArray[np.uint32]
+
+    def at(self, index: I64) -> "Launches":
+        """Return the launches of these events."""
+        return Launches(self.moment[index], self.thread[index])
 
 
 def launches_of(device: NDArray[np.void], runtime: NDArray[np.void]) -> Launches:
@@ -104,22 +108,19 @@ def calls_made(host: NDArray[np.void], calls: list[Call]) -> NDArray[np.void]:
     return np.concatenate((explicit, named[~inside]))
 
 
-def of_backends(
-    host: NDArray[np.void], names: list[str], backends: tuple[str, ...]
-) -> NDArray[np.bool_]:
-    """Say which HOST rows are annotations of these backends, or collectives told by arguments."""
-    is_theirs = np.array([name.startswith(backends) for name in names], np.bool_)
-    return is_theirs[host["name"] - 1] if len(host) else np.empty(0, np.bool_)
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class Communication:
-    """RECORD rows by start, the rows they were made of in that order, and PAYLOAD rows."""
+    """The communication kernels of one device.
+
+    Args:
+        records: RECORD rows by start.
+        order: for each the index of the row it was made of.
+        record_of_call: for each call the index of the record that carries it out, -1 = none.
+    """
 
     records: NDArray[np.void]
-    rows: NDArray[np.void]
     order: I64
-    payloads: NDArray[np.void]
+    record_of_call: I64
 
 
 def communication_of(
@@ -162,12 +163,10 @@ def communication_of(
         if own >= 0 and calls[own].kind != CollectiveKind.UNKNOWN:
             told = [calls[own]]
         _tell(records[index : index + 1], told)
-    return Communication(records, rows, order, _payloads(made, calls, kernel))
+    return Communication(records, order, kernel)
 
 
-def _by_external(
-    rows: NDArray[np.void], around: I64, moment: I64, made: NDArray[np.void]
-) -> None:
+def _by_external(rows: NDArray[np.void], around: I64, moment: I64, made: NDArray[np.void]) -> None:
     """Where the runtime call is missing, the operator's id that both carry links them."""
     lost = np.flatnonzero((moment == 0) & (rows["external"] != 0))
     if not len(lost) or not len(made):
@@ -185,9 +184,8 @@ def _members(made: NDArray[np.void], calls: list[Call]) -> dict[int, list[int]]:
     if not closes:
         return members
     for _, mine in by_thread(made["thread"]):
-        mine = mine[np.argsort(made["start"][mine], kind="stable")]
         waiting: list[int] = []
-        for index in mine.tolist():
+        for index in mine[np.argsort(made["start"][mine], kind="stable")].tolist():
             call = calls[made["call"][index]]
             if call.opens:
                 waiting = []
@@ -216,8 +214,14 @@ def _tell(record: NDArray[np.void], told: list[Call]) -> None:
         record["sequence"] = told[0].sequence
 
 
-def _payloads(made: NDArray[np.void], calls: list[Call], kernel: I64) -> NDArray[np.void]:
-    """Return the calls that do something, by start."""
+def payloads_of(made: NDArray[np.void], calls: list[Call], kernel: I64) -> NDArray[np.void]:
+    """Return the PAYLOADs of the calls that do something, by start.
+
+    Args:
+        made: HOST rows of the calls.
+        calls: what their call numbers stand for.
+        kernel: for each the index of the record that carries it out, -1 = none.
+    """
     numbers = made["call"].tolist()
     real = np.array([calls[one].kind != CollectiveKind.UNKNOWN for one in numbers], np.bool_)
     kept = np.flatnonzero(real)
@@ -231,16 +235,3 @@ def _payloads(made: NDArray[np.void], calls: list[Call], kernel: I64) -> NDArray
     payloads["start"], payloads["end"] = made["start"][kept], made["end"][kept]
     payloads["kernel"] = kernel[kept]
     return payloads
-
-
-__all__ = [
-    "DEVICE_BACKENDS",
-    "Communication",
-    "Launches",
-    "calls_made",
-    "class_of",
-    "communication_of",
-    "lane",
-    "launches_of",
-    "of_backends",
-]

@@ -28,6 +28,10 @@ _ABOUT = (
     ("nccl_version", "nccl"),
     ("backend", "backend"),
 )
+_REPAIRED = (
+    "some events were not valid JSON as written (inf, control characters, bytes that are not UTF-8)"
+    " and were repaired"
+)
 _SETTINGS = ("record_shapes", "with_stack", "profile_memory", "with_flops", "with_modules")
 _VERSIONS = ("cuda_runtime_version", "cuda_driver_version", "cupti_version", "hip_runtime_version")
 
@@ -102,7 +106,7 @@ def _open_one(
         columns.skipped["events", "they are not valid JSON"] += stream.unreadable
     notes = list(stream.notes)
     if stream.repaired:
-        notes.append("some events were not valid JSON as written (inf, control characters, bytes that are not UTF-8) and were repaired")
+        notes.append(_REPAIRED)
     origin, unknown = _origin(path, stream.about)
     trace = Trace(
         origin=origin,
@@ -146,9 +150,7 @@ def _about(about: Mapping[str, Any]) -> dict[str, str]:
     told = {name: info.get(key) for key, name in _ABOUT}
     told |= {key: about.get(key) for key in _VERSIONS}
     told |= {f"profiler {key}": about.get(key) for key in _SETTINGS}
-    return {
-        name: str(value)[:80] for name, value in told.items() if isinstance(value, (str, int))
-    }
+    return {name: str(value)[:80] for name, value in told.items() if isinstance(value, (str, int))}
 
 
 def _device_names(about: Mapping[str, Any]) -> dict[int, str]:

@@ -5,18 +5,17 @@ are the compute lane. Collectives that run on the host (gloo) are communication 
 of the device, when there is one device; with several nobody can say whose they are.
 """
 
-from collections import Counter
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-import re
 
 import numpy as np
 from numpy.typing import NDArray
 
 from overlapwatch.rules import KernelClass
 from overlapwatch.sources.kineto import host as on_host
-from overlapwatch.sources.kineto.calls import DEVICE_BACKENDS
 from overlapwatch.sources.kineto.columns import Columns, What
+from overlapwatch.sources.kineto.copy_engine import copy_collectives
 from overlapwatch.sources.kineto.damage import implausible
 from overlapwatch.sources.kineto.lanes import (
     Launches,
@@ -25,12 +24,13 @@ from overlapwatch.sources.kineto.lanes import (
     communication_of,
     lane,
     launches_of,
+    payloads_of,
 )
 from overlapwatch.sources.kineto.sites import call_sites, phases_of
 from overlapwatch.sources.kineto.steps import device_steps, host_steps, step_of
 from overlapwatch.timeline.classify import Classes, classify, none_recognised
-from overlapwatch.timeline.model import Lane, Origin, Recording, Skipped, Timeline, Unknown
-from overlapwatch.vocabulary import PAYLOAD, RECORD, Name, NameKind
+from overlapwatch.timeline.model import Origin, Recording, Skipped, Timeline, Unknown
+from overlapwatch.vocabulary import Name, NameKind
 
 COMPUTE_RULE = "kernels that are not known to communicate"
 
@@ -116,18 +116,19 @@ class _Maker:
             because = "the trace holds no event of a device and no operator of the host"
             unknown.append(Unknown("compute and communication", because))
         elif not len(records):
-            because = "no collective of a device or of the host (gloo, MPI, UCC) was recorded"
-            unknown.append(Unknown("communication", because))
-        if len(self._made) and not len(records):
-            because = "collectives were called whose device events were not recorded"
-            unknown.append(Unknown("communication", because))
+            called = f"{len(self._made)} were called on a device that was not recorded"
+            because = (
+                called if len(self._made) else "none of the host (gloo, MPI, UCC) was recorded"
+            )
+            unknown.append(Unknown("communication", f"no collective is known: {because}"))
         timeline = Timeline(
             origin=replace(self._trace.origin, device="cpu"),
             compute=compute,
             communication=records,
             ranges=lane(self._ranges),
             payloads=_joined(
-                on_host.payloads_of(theirs, self._calls, 0), self._unattributed(self._made)
+                on_host.payloads_of(theirs, self._calls, 0),
+                payloads_of(self._made, self._calls, np.full(len(self._made), -1)),
             ),
             compute_rule=on_host.COMPUTE_RULE,
             steps=self._steps,
@@ -167,22 +168,33 @@ class _Maker:
         fused = kernel_class == KernelClass.FUSED
         talks = kernel_class == KernelClass.COMMUNICATION
 
-        def picked(mask: NDArray[np.bool_]) -> Launches:
-            return Launches(launches.moment[mask], launches.thread[mask])
-
         made = self._made_on(rows, launches, alone=alone)
-        found = communication_of(rows[talks], picked(talks), classes, made, self._calls)
-        records = found.records
-        records["phase"] = phase[talks][found.order]
-        launched = Launches(records["launch"].copy(), picked(talks).thread[found.order])
-        in_step = launched_in[talks][found.order]
-        later = step_of(steps, records["start"])
+        kernels = np.flatnonzero(talks)
+        found = communication_of(rows[kernels], launches.at(kernels), classes, made, self._calls)
+        record_of_call = found.record_of_call
+        moved = np.flatnonzero(copies)
+        by_copies = copy_collectives(
+            rows[moved],
+            self._between_devices(rows[moved]),
+            launches.at(moved),
+            made,
+            record_of_call >= 0,
+            self._calls,
+            self._ranks_of,
+        )
+        record_of_call[by_copies.call] = len(found.records) + np.arange(len(by_copies.call))
+        copies[moved[by_copies.used]] = False
+        records = np.concatenate((found.records, by_copies.records))
+        origin = np.concatenate((kernels[found.order], moved[by_copies.first]))
+        records["phase"] = phase[origin]
         records["step"] = np.where(
-            in_step >= 0, _numbers_of(self._steps, in_step), _numbers_of(steps, later)
+            launched_in[origin] >= 0,
+            _numbers_of(self._steps, launched_in[origin]),
+            _numbers_of(steps, step_of(steps, records["start"])),
         )
         names = self._named(np.concatenate((rows["name"], self._ranges["name"])))
-        self._add_sites(names, records, launched)
-        payloads = found.payloads
+        self._add_sites(names, records, launches.at(origin))
+        payloads = payloads_of(made, self._calls, record_of_call)
         if alone and len(self._on_host):
             mine = on_host.records_of(self._on_host, self._calls)
             mine["step"] = _numbers_of(self._steps, step_of(self._steps, mine["launch"]))
@@ -212,10 +224,11 @@ class _Maker:
             unknown=tuple(unknown),
         )
         counters = {
-            "kernels": int((~copies).sum()),
+            "kernels": int((rows["what"] == What.KERNEL).sum()),
             "communication kernels": int(talks.sum()),
             "fused kernels": int(fused.sum()),
-            "copies": int(copies.sum()),
+            "copies": len(moved),
+            "collectives made of copies": len(by_copies.records),
             "device events without a launch": int((launches.moment == 0).sum()),
             "calls of collectives": len(payloads),
         }
@@ -262,6 +275,16 @@ class _Maker:
             owners.append(numbers[site])
         records["owner"] = owners
 
+    def _between_devices(self, rows: NDArray[np.void]) -> NDArray[np.bool_]:
+        """Say which copies go from one device to another."""
+        return np.array(
+            [" PtoP " in self._names[one - 1] for one in rows["name"].tolist()], np.bool_
+        )
+
+    def _ranks_of(self, group: int) -> int:
+        name = self._trace.groups.get(group)
+        return name.elements if name else 0
+
     def _made_on(
         self, rows: NDArray[np.void], launches: Launches, *, alone: bool
     ) -> NDArray[np.void]:
@@ -285,21 +308,18 @@ class _Maker:
         """Return what this device's events cannot tell."""
         unknown = []
         if not len(records) and not fused.any():
-            unknown.append(none_recognised([self._names[one - 1] for one in used.tolist()]))
+            told = none_recognised([self._names[one - 1] for one in used.tolist()])
+            if len(made):
+                because = (
+                    f"{len(made)} collectives were called and no kernel of theirs was recorded"
+                )
+                told = replace(told, because=f"{told.because}; {because}")
+            unknown.append(told)
         lost = int((launches.moment == 0).sum())
         if lost:
             because = "they were launched before the capture, or no runtime call was recorded"
             unknown.append(Unknown(f"launch of {lost:,} device events", because))
-        if len(made) and not len(records):
-            because = "collectives were called, and no kernel of theirs ran: copy engines, or an unknown name"
-            unknown.append(Unknown("communication", because))
         return unknown
-
-    def _unattributed(self, made: NDArray[np.void]) -> NDArray[np.void]:
-        none = np.empty(0, RECORD)
-        empty = Launches(np.empty(0, np.int64), np.empty(0, np.uint32))
-        rows = np.empty(0, self._trace.columns.device.dtype)
-        return communication_of(rows, empty, self._classes(np.empty(0, np.uint32)), made, self._calls).payloads if len(none) == 0 else none
 
 
 def _numbers_of(steps: NDArray[np.void], place: NDArray[np.int64]) -> NDArray[np.uint32]:

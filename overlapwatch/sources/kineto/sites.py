@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from overlapwatch.sources.kineto.calls import DEVICE_BACKENDS, HOST_BACKENDS
 from overlapwatch.sources.kineto.columns import What
 from overlapwatch.sources.kineto.lanes import Launches
-from overlapwatch.sources.kineto.stacks import by_thread, innermost, parents_of
+from overlapwatch.sources.kineto.stacks import by_thread, innermost, outermost, parents_of
 from overlapwatch.sources.kineto.steps import step_number
 from overlapwatch.timeline.intervals import cover, union
 from overlapwatch.timeline.phase_rules import STACK_SEPARATOR, phase_of
@@ -32,29 +32,20 @@ FORWARD_RULE = f"{PHASE_RULE}; forward: in a step before its first backward laun
 _ORDER = (Phase.FORWARD, Phase.OPTIMIZER, Phase.BACKWARD)  # the last that fits counts
 
 
-def call_sites(
-    host: NDArray[np.void], names: Sequence[str], launches: Launches
-) -> list[str]:
+def call_sites(host: NDArray[np.void], names: Sequence[str], launches: Launches) -> list[str]:
     """Return the call site of each launch; "" where nothing is around it, or it is not known."""
     told = [_is_site(name) for name in names]
-    for what, innermost_only in ((What.RANGE, False), (What.OPERATOR, True)):
-        spans = host[host["what"] == what]
-        spans = spans[np.isin(spans["thread"], np.unique(launches.thread))]
-        if what is What.RANGE:
-            sites = _stacks(spans, names, told, launches)
-        else:
-            outer = _stacks(spans, names, told, launches, outermost_only=innermost_only)
-            sites = [site or operator for site, operator in zip(sites, outer, strict=True)]
-    return sites
+    here = host[np.isin(host["thread"], np.unique(launches.thread))]
+    sites = _stacks(here[here["what"] == What.RANGE], names, told, launches)
+    if all(sites):
+        return sites
+    operators = here[here["what"] == What.OPERATOR]
+    outer = _stacks(operators[outermost(operators)], names, told, launches)
+    return [site or operator for site, operator in zip(sites, outer, strict=True)]
 
 
 def _stacks(
-    spans: NDArray[np.void],
-    names: Sequence[str],
-    told: Sequence[bool],
-    launches: Launches,
-    *,
-    outermost_only: bool = False,
+    spans: NDArray[np.void], names: Sequence[str], told: Sequence[bool], launches: Launches
 ) -> list[str]:
     inner = innermost(spans, launches.thread, launches.moment)
     inner[launches.moment == 0] = -1
@@ -72,8 +63,6 @@ def _stacks(
                 if told[ids[at] - 1]:
                     stack.append(names[ids[at] - 1])
                 at = parent[at]
-            if outermost_only:
-                stack = stack[-1:]
             known[place] = STACK_SEPARATOR.join(reversed(stack))
         sites.append(known[place])
     return sites

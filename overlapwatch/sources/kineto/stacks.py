@@ -26,11 +26,10 @@ def innermost(
         moment: int64 ns.
     """
     found = np.full(len(moment), -1, np.int64)
-    for number, mine in by_thread(spans["thread"]):
+    for number, mine in _threads_in_order(spans):
         asked = np.flatnonzero(thread == number)
         if not len(asked):
             continue
-        mine = mine[np.lexsort((-spans["end"][mine], spans["start"][mine]))]
         start, end = spans["start"][mine], spans["end"][mine]
         parent = parents(start, end)
         place = np.searchsorted(start, moment[asked], side="right") - 1
@@ -47,11 +46,20 @@ def innermost(
 def parents_of(spans: NDArray[np.void]) -> NDArray[np.int64]:
     """Return for each span the index of the span around it on its thread; -1 = none."""
     found = np.full(len(spans), -1, np.int64)
-    for _, mine in by_thread(spans["thread"]):
-        mine = mine[np.lexsort((-spans["end"][mine], spans["start"][mine]))]
+    for _, mine in _threads_in_order(spans):
         parent = parents(spans["start"][mine], spans["end"][mine])
         inside = parent >= 0
         found[mine[inside]] = mine[parent[inside]]
+    return found
+
+
+def outermost(spans: NDArray[np.void]) -> NDArray[np.bool_]:
+    """Say which spans begin when no other of their thread runs."""
+    found = np.zeros(len(spans), np.bool_)
+    for _, mine in _threads_in_order(spans):
+        before = np.maximum.accumulate(spans["end"][mine])[:-1]
+        found[mine[:1]] = True
+        found[mine[1:]] = spans["start"][mine[1:]] >= before
     return found
 
 
@@ -67,6 +75,12 @@ def parents(start: I64, end: I64) -> NDArray[np.int64]:
             found[place] = open_now[-1]
         open_now.append(place)
     return found
+
+
+def _threads_in_order(spans: NDArray[np.void]) -> Iterator[tuple[int, I64]]:
+    """Yield each thread with the positions of its spans by start, the longer of two first."""
+    for number, mine in by_thread(spans["thread"]):
+        yield number, mine[np.lexsort((-spans["end"][mine], spans["start"][mine]))]
 
 
 def by_thread(thread: NDArray[np.uint32]) -> Iterator[tuple[int, I64]]:

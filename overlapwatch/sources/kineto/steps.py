@@ -66,7 +66,8 @@ def device_steps(
     Args:
         steps: the steps of the host, by start.
         launched_in: for each device event the place of its step, -1 = none.
-        start, end: of each device event, ns.
+        start: of each device event, ns.
+        end: the same.
     """
     known = launched_in >= 0
     where, begin, finish = launched_in[known], start[known], end[known]

@@ -12,18 +12,29 @@ with. Where events begin otherwise the brackets are counted, which takes longer.
 import re
 import zlib
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 from typing import Any, BinaryIO, Protocol
 
 import msgspec
 
 from overlapwatch.errors import InputError
-from overlapwatch.sources.kineto.events import Event, decode, end_of_array, repaired
+from overlapwatch.sources.kineto.events import (
+    Event,
+    Other,
+    decode,
+    end_of_array,
+    end_of_objects,
+    repaired,
+)
 
-try:
-    from isal import isal_zlib as fast_zlib
-except ImportError:  # no wheel for this platform: the standard library does the same, slower
-    fast_zlib = None
+fast_zlib: ModuleType = zlib
+with suppress(
+    ImportError
+):  # no wheel for this platform: the standard library does the same, slower
+    fast_zlib = import_module("isal.isal_zlib")
 
 Progress = Callable[[int, int], object]
 
@@ -33,13 +44,17 @@ _LONGEST = 64 << 20
 """No event, and nothing before the events, is longer than this."""
 _OPENING = re.compile(rb'"traceEvents"\s*:\s*\[')
 _SPACE = b" \t\r\n"
+_BETWEEN = b", \t\r\n"
+"""What stands between two events."""
+_ERRORS: tuple[type[Exception], ...] = (zlib.error, fast_zlib.error)
 
 
 class _Inflater(Protocol):
     eof: bool
     unused_data: bytes
+    unconsumed_tail: bytes
 
-    def decompress(self, data: bytes) -> bytes: ...
+    def decompress(self, data: bytes, max_length: int) -> bytes: ...
 
 
 class Stream:
@@ -66,7 +81,7 @@ class Stream:
         self._progress = progress
         self._block = block
 
-    def events(self) -> Iterator[list[Event]]:
+    def events(self) -> Iterator[list[Event | Other]]:
         """Yield the events, in blocks, in the order of the file.
 
         Raises:
@@ -82,17 +97,19 @@ class Stream:
             head, buffer = self._opening(blocks)
             for more in blocks:
                 buffer += more
-                cut = _last_boundary(buffer)
-                if cut < 0:
-                    cut = _first_boundaries(buffer) if len(buffer) > 2 * self._block else -1
-                if cut < 0:
+                end, begin = _last_boundary(buffer)
+                if end < 0 and len(buffer) > 2 * self._block:
+                    end = begin = end_of_objects(buffer)
+                if end < 0:
                     if len(buffer) > _LONGEST:
                         raise InputError(
                             f"{self.path}: over {_LONGEST >> 20} MiB without the end of an event"
                         )
                     continue
-                yield self._decoded(buffer[:cut])
-                buffer = buffer[cut:].lstrip(b", \t\r\n")
+                yield self._decoded(memoryview(buffer)[:end])
+                buffer = buffer[begin:]
+                if end == begin:
+                    buffer = buffer.lstrip(_BETWEEN)
             yield self._last(head, buffer)
 
     def _opening(self, blocks: Iterator[bytes]) -> tuple[bytes, bytes]:
@@ -121,30 +138,30 @@ class Stream:
         damage = f" ({self.notes[0]})" if self.notes else ""
         raise InputError(f"{self.path}: not a Kineto trace: no list of traceEvents in it{damage}")
 
-    def _last(self, head: bytes, buffer: bytes) -> list[Event]:
+    def _last(self, head: bytes, buffer: bytes) -> list[Event | Other]:
         """Return the events of the last block, and read what stands after them."""
-        cut = _last_boundary(buffer)
-        events = self._decoded(buffer[:cut]) if cut > 0 else []
-        rest = buffer[max(cut, 0) :].lstrip(b", \t\r\n")
+        cut, begin = _last_boundary(buffer)
+        events = self._decoded(memoryview(buffer)[:cut]) if cut > 0 else []
+        rest = buffer[max(begin, 0) :].lstrip(_BETWEEN)
         end = end_of_array(rest)
         if end >= 0:
-            events += self._decoded(rest[:end])
+            events += self._decoded(rest[:end].strip(_BETWEEN))
             self._read_about(head, rest[end:])
         else:
             events += self._decoded_cut(rest)
             self._read_about(head, b"]}")
         return events
 
-    def _decoded(self, chunk: bytes) -> list[Event]:
-        events, bad, mended = decode(chunk.strip(b", \t\r\n"))
+    def _decoded(self, chunk: bytes | memoryview) -> list[Event | Other]:
+        events, bad, mended = decode(chunk)
         self.unreadable += bad
         self.repaired |= mended
         return events
 
-    def _decoded_cut(self, rest: bytes) -> list[Event]:
+    def _decoded_cut(self, rest: bytes) -> list[Event | Other]:
         """Return the events of an array that does not end; its last event may be torn."""
         self.notes.append("the file ends before the list of events does: what came before is read")
-        events, bad, _ = decode(rest.strip(b", \t\r\n"))
+        events, bad, _ = decode(rest.strip(_BETWEEN))
         self.unreadable += bad
         return events
 
@@ -173,36 +190,36 @@ class Stream:
 
     def _blocks(self, file: BinaryIO, size: int) -> Iterator[bytes]:
         """Yield the file, decompressed, in blocks."""
-        first = file.read(2)
+        zipped = file.read(2) == GZIP
         file.seek(0)
-        inflater: _Inflater | None = _inflater() if first == GZIP else None
-        step = self._block if inflater is None else max(1, self._block // 16)
+        inflater = _inflater()
+        step = max(1, self._block // 16) if zipped else self._block
         done = 0
         while data := self._read(file, step):
             done += len(data)
             if self._progress is not None:
                 self._progress(done, size)
-            if inflater is None:
+            if not zipped:
                 yield data
                 continue
-            try:
-                yield from _inflated(inflater, data)
-            except zlib.error as error:
-                self.notes.append(f"the compressed data is damaged: {error}")
-                return
-            while inflater.eof:
-                rest = inflater.unused_data
-                if not rest.startswith(GZIP):
-                    if rest.strip(b"\0"):
-                        self.notes.append("bytes after the compressed data were passed over")
-                    return
-                inflater = _inflater()
+            while data:
                 try:
-                    yield from _inflated(inflater, rest)
-                except zlib.error as error:
+                    text = inflater.decompress(data, self._block)
+                except _ERRORS as error:
                     self.notes.append(f"the compressed data is damaged: {error}")
                     return
-        if inflater is not None and not inflater.eof:
+                if text:
+                    yield text
+                data = inflater.unconsumed_tail
+                if inflater.eof:
+                    data = inflater.unused_data
+                    if data and not data.startswith(GZIP):
+                        if data.strip(b"\0"):
+                            self.notes.append("bytes after the compressed data were passed over")
+                        return
+                    if data:  # another member: what `cat a.gz b.gz` makes
+                        inflater = _inflater()
+        if zipped and not inflater.eof:
             self.notes.append("the compressed data is cut short")
 
     def _read(self, file: BinaryIO, step: int) -> bytes:
@@ -223,25 +240,18 @@ def head_of(path: Path, size: int = 1 << 16) -> bytes:
     if not data.startswith(GZIP):
         return data
     try:
-        return _inflater().decompress(data)[:size]
-    except zlib.error:
+        return _inflater().decompress(data, size)
+    except _ERRORS:
         return b""
 
 
 def _inflater() -> _Inflater:
-    module = zlib if fast_zlib is None else fast_zlib
-    made: _Inflater = module.decompressobj(31)
+    made: _Inflater = fast_zlib.decompressobj(31)
     return made
 
 
-def _inflated(inflater: _Inflater, data: bytes) -> Iterator[bytes]:
-    text = inflater.decompress(data)
-    if text:
-        yield text
-
-
-def _last_boundary(text: bytes) -> int:
-    """Return where the last event begins that another comes before; -1 when there is none."""
+def _last_boundary(text: bytes) -> tuple[int, int]:
+    """Return where the last event but one ends, and where the last one begins; -1 without two."""
     place = len(text)
     while (place := text.rfind(b'"ph"', 0, place)) > 0:
         brace = _before(text, place)
@@ -252,8 +262,8 @@ def _last_boundary(text: bytes) -> int:
             continue
         end = _before(text, comma)
         if end >= 0 and text[end] == ord("}"):
-            return brace
-    return -1
+            return comma, brace
+    return -1, -1
 
 
 def _before(text: bytes, place: int) -> int:
@@ -261,21 +271,3 @@ def _before(text: bytes, place: int) -> int:
     while place >= 0 and text[place] in _SPACE:
         place -= 1
     return place
-
-
-def _first_boundaries(text: bytes) -> int:
-    """Return the end of the last event that is complete, by its brackets; -1 when none is."""
-    from overlapwatch.sources.kineto.events import _MARKS  # noqa: PLC0415
-
-    depth, cut = 0, -1
-    for match in _MARKS.finditer(text):
-        mark = match[0]
-        if mark in {b"{", b"["}:
-            depth += 1
-        elif mark in {b"}", b"]"}:
-            depth -= 1
-            if depth < 0:
-                break
-            if depth == 0:
-                cut = match.end()
-    return cut

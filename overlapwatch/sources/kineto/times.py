@@ -76,14 +76,13 @@ def _plain(letters: NDArray[np.uint8]) -> tuple[I64, NDArray[np.bool_]]:
         letter = letters[:, place]
         digit = (letter >= _ZERO) & (letter <= _NINE)
         taken = digit & (digits < _DIGITS)
-        value = np.where(taken, value * 10 + (letter.astype(np.int64) - _ZERO), value)
+        value[taken] = value[taken] * 10 + (letter[taken].astype(np.int64) - _ZERO)
         digits += digit
         decimals += digit & (dots > 0)
         dot = letter == _DOT
         dots += dot
         other |= ~(digit | dot | (letter == 0))
-    plain = ~other & (digits > 0) & (digits <= _DIGITS - 3) & (dots <= 1) & (decimals <= 3)
-    value[plain] *= 10 ** (3 - decimals[plain])
-    # Up to 18 digits do not overflow when no thousand is still to be multiplied in.
-    long = ~other & (digits > _DIGITS - 3) & (digits <= _DIGITS) & (dots == 1) & (decimals == 3)
-    return value, np.asarray(plain | long, np.bool_)
+    scale = 10 ** np.maximum(3 - decimals, 0)
+    plain = ~other & (digits > 0) & (digits <= _DIGITS) & (dots <= 1) & (decimals <= 3)
+    plain &= value < LIMIT_NS // scale
+    return np.where(plain, value * scale, 0), np.asarray(plain, np.bool_)

@@ -11,7 +11,7 @@ It does not know which rank a process is unless initialisation calls say so or t
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -76,30 +76,33 @@ class _File:
     range_lanes: dict[int, Lane] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is wanted of a file: kernel names that communicate beside the rules, CUDA devices."""
+
+    patterns: Sequence[re.Pattern[str]] = ()
+    devices: Collection[int] | None = None
+
+
 def recordings(
-    tables: Tables,
-    patterns: Sequence[re.Pattern[str]] = (),
-    devices: Collection[int] | None = None,
-    step: Callable[[int, int], object] | None = None,
+    tables: Tables, wanted: Wanted, step: Callable[[int, int], object] | None = None
 ) -> list[Recording]:
     """Return a Recording for each process and device, by process, then device.
 
     Args:
         tables: the export.
-        patterns: kernel names that are communication, beside the rules.
-        devices: only these CUDA devices.
+        wanted: what of it.
         step: called with (parts done, parts in all).
     """
-    file = _read(tables, patterns, step or _quiet)
-    keys = [key for key in _keys(file) if devices is None or key[1] in devices]
+    file = _read(tables, wanted.patterns, step or _quiet)
+    keys = [key for key in _keys(file) if wanted.devices is None or key[1] in wanted.devices]
     first_of: dict[int, int] = {}
     for process, device in keys:
         first_of.setdefault(process, device)
-    made = [
+    return [
         _recording(tables, file, process, device, adopts=first_of[process] == device)
         for process, device in keys
     ]
-    return [one for one in made if one is not None]
 
 
 def _quiet(_done: int, _total: int) -> None:
@@ -119,6 +122,9 @@ def _read(
     graphs = read_graphs(tables, capture)
     step(2, 4)
     ranges = read_ranges(tables)
+    owner = _only_process(tables, ranges)
+    kernels = replace(kernels, rows=_owned(kernels.rows, owner))
+    copies, graphs = _owned(copies, owner), _owned(graphs, owner)
     calls, communicators = read_calls(tables, ranges)
     step(3, 4)
     communication = communication_of(
@@ -169,6 +175,20 @@ def _classified(
     return _Kernels(rows, classes.kernel[place], classes.kind[place], name[place], missing[place])
 
 
+def _only_process(tables: Tables, ranges: Ranges) -> int | None:
+    """Return the process of an export that has one; None where there are several or none."""
+    owners = {owner >> 24 for (owner,) in tables.rows("PROCESSES", ("globalPid",)) if isinstance(owner, int)}
+    callers = set(np.unique(ranges.thread >> 24).tolist())
+    return next((one.pop() for one in (callers, owners) if len(one) == 1), None)
+
+
+def _owned(rows: Activity, owner: int | None) -> Activity:
+    """Return the rows with their process, where the export has no column for it and only one process."""
+    if owner is None or not len(rows) or (rows.process != MISSING).any():
+        return rows
+    return replace(rows, process=np.full(len(rows), owner, np.int64))
+
+
 def _copy_names(copies: Activity, names: NameTable) -> NDArray[np.uint32]:
     kinds, place = distinct(copies.label)
     ids = [names.id_of(COPY_KINDS.get(kind, "memcpy")) for kind in kinds.tolist()]
@@ -201,12 +221,10 @@ def _keys(file: _File) -> list[tuple[int, int]]:
     """Return (process, device) of each timeline; NO_DEVICE where only calls were recorded."""
     found: set[tuple[int, int]] = set()
     for rows in (file.kernels.rows, file.copies, file.graphs):
-        pairs, _ = (
-            np.unique(np.stack((rows.process, rows.device)), axis=1, return_index=True)
-            if len(rows)
-            else (np.empty((2, 0), np.int64), None)
-        )
-        found.update(zip(*pairs.tolist(), strict=True))
+        processes, place = distinct(rows.process)
+        for number, process in enumerate(processes.tolist()):
+            mine = distinct(rows.device[place == number])[0]
+            found.update((process, device) for device in mine.tolist() if device != MISSING)
     owners = {process for process, _ in found}
     callers = np.unique(file.calls.thread[file.calls.role == Role.DATA] >> 24).tolist()
     found.update((process, NO_DEVICE) for process in callers if process not in owners)
@@ -215,8 +233,8 @@ def _keys(file: _File) -> list[tuple[int, int]]:
 
 def _recording(
     tables: Tables, file: _File, process: int, device: int, *, adopts: bool
-) -> Recording | None:
-    """Return the Recording of one process on one device; None when nothing of it can be used.
+) -> Recording:
+    """Return the Recording of one process on one device.
 
     `adopts`: calls of the process that no device can be told of are this timeline's.
     """
@@ -264,7 +282,7 @@ def _recording(
             path=str(tables.path),
             rank=rank,
             world=file.ranks.world,
-            device="" if device == NO_DEVICE else f"cuda:{device}",
+            device="" if device == NO_DEVICE else f"GPU {device}",
             process=_process(file.about, process),
         ),
         compute=compute,

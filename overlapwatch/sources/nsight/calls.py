@@ -113,7 +113,7 @@ def is_nccl(ranges: Ranges) -> NDArray[np.bool_]:
     has = ranges.name >= 0
     if len(named):
         mine[has] = named[ranges.name[has]]
-    return mine & (ranges.domain != 0) & ranges.nested
+    return np.asarray(mine & (ranges.domain != 0) & ranges.nested, np.bool_)
 
 
 def read_calls(tables: Tables, ranges: Ranges) -> tuple[Calls, Mapping[int, Communicator]]:

@@ -17,6 +17,7 @@ a size, and the number of ranks is known where it is a factor.
 | Send and Recv | all sends, or all receives where there is no send |
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -37,6 +38,8 @@ from overlapwatch.vocabulary import CollectiveKind as Kind
 _DTOD, _PTOP = 8, 10
 _TIMES_RANKS = (Kind.ALL_GATHER, Kind.REDUCE_SCATTER, Kind.ALL_TO_ALL, Kind.GATHER, Kind.SCATTER)
 STACK_SEPARATOR = " > "
+_STEP = re.compile(r"(?i)^(.*\b(?:step|iteration|iter))[\s_#:=]*\d+$")
+"""A range that is one step of many: its number would make a call site of each."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -320,6 +323,7 @@ def _owners(ranges: Ranges, pieces: _Pieces, names: NameTable) -> I64:
     ids: dict[tuple[int, ...], int] = {}
     for at, stack in zip(asked.tolist(), stacks, strict=True):
         if stack not in ids:
-            ids[stack] = names.id_of(STACK_SEPARATOR.join(ranges.names[one] for one in stack))
+            words = (_STEP.sub(r"\1", ranges.names[one]) for one in stack)
+            ids[stack] = names.id_of(STACK_SEPARATOR.join(words))
         owner[at] = ids[stack]
     return owner

@@ -69,15 +69,15 @@ def _read(uri: str, query: str, width: int) -> list[I64]:
         handle, _ = statement.execute_query()
         for batch in arrow.c_array_stream(handle):
             for at in range(width):
-                found[at].append(_copied(arrow, batch.child(at)))
+                found[at].append(_copied(batch.child(at)))
     return [np.concatenate(parts) if parts else np.empty(0, np.int64) for parts in found]
 
 
-def _copied(arrow: Any, column: Any) -> I64:
+def _copied(column: Any) -> I64:
     """Return a column as our own array: the batch that it is a view of goes away."""
     if not column.length:
         return np.empty(0, np.int64)
-    view = arrow.c_array_view(column)
+    view = column.view()
     if view.storage_type != "int64" or view.null_count:
         raise TypeError(f"a column of {view.storage_type} with {view.null_count} nulls")
     values = np.frombuffer(view.buffer(1), np.int64)

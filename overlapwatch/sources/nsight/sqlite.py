@@ -180,7 +180,8 @@ class SqliteTables:
         self, table: str, select: str, only: tuple[str, I64] | None
     ) -> Iterator[list[tuple[Value, ...]]]:
         """Yield rows in chunks, up to where the file is damaged."""
-        where, bound = "", ()
+        where = ""
+        bound: tuple[str, ...] = ()
         if only is not None:
             column, values = only
             if column not in self.columns(table):
