@@ -19,7 +19,9 @@ def main() -> None:
     parser.add_argument("out", type=Path, help="the file to write; a directory with --files")
     parser.add_argument("--kernels", type=int, default=100_000, help="about how many kernels")
     parser.add_argument("--files", action="store_true", help="one file a rank")
-    parser.add_argument("--layers", type=int, default=0, help="framework ranges for each collective")
+    parser.add_argument(
+        "--layers", type=int, default=0, help="framework ranges for each collective"
+    )
     options = parser.parse_args()
     shape = Shape(split=split_for(options.kernels), layers=options.layers)
     if options.files:
@@ -29,7 +31,9 @@ def main() -> None:
         if options.out.exists():
             sys.exit(f"{options.out} is there already")
         answers = write_megatron(options.out, shape)
-    print(f"{options.out}: {sum(one.kernels for one in answers.values()):,} kernels on devices {', '.join(map(str, answers))}")
+    print(
+        f"{options.out}: {sum(one.kernels for one in answers.values()):,} kernels on devices {', '.join(map(str, answers))}"
+    )
 
 
 if __name__ == "__main__":

@@ -24,16 +24,20 @@ MEASURES: tuple[tuple[str, str, Measure], ...] = (
     ("window", "ns", lambda one: one.partition.window_ns),
     ("compute", "ns", lambda one: one.partition.compute_ns),
     ("communication", "ns", lambda one: _known(one, one.partition.communication_ns)),
-    ("hidden", "share of communication", lambda one: one.partition.overlap_ratio),
+    ("hidden", "share of communication", lambda one: _known(one, one.partition.overlap_ratio)),
     ("exposed", "ns", lambda one: _known(one, one.partition.communication_only_ns)),
-    ("exposed share", "share of the window", lambda one: one.partition.exposed_fraction),
+    (
+        "exposed share",
+        "share of the window",
+        lambda one: _known(one, one.partition.exposed_fraction),
+    ),
     ("exposed segments", "segments", lambda one: _known(one, one.exposed.count)),
     ("idle", "ns", lambda one: _known(one, one.partition.idle_ns)),
 )
 """Name, unit, and how it is taken; what is not known of a timeline takes no part."""
 
 
-def _known(one: Analysis, value: int) -> int | None:
+def _known(one: Analysis, value: float | None) -> float | int | None:
     return value if one.partition.communication_known and one.partition.observed else None
 
 

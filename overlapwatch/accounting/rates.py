@@ -250,6 +250,7 @@ def _why_not(
     reasons = (
         (bus_factor(kind, 1) is None, "this kind has no rate"),
         (kernels and not calls, "no call of it was recorded"),
+        (calls and not kernels, "no kernel of it was recorded"),
         (kernels == calls and not sized, "the sizes of its calls are not known"),
         (not kernels == calls == sized, "kernels, calls and sizes do not agree"),
         (steps and kernels % steps, f"{kernels} in {steps} steps is not a whole number in each"),

@@ -9,6 +9,9 @@ The spans of a backward, found without touching DDP (all callbacks run on the th
     engine callback, queued then → last gradient computed = compute ends; DDP's own callback is already queued behind
     engine callback, queued then → DDP has waited for its buckets = the wait ends
 
+Under a reentrant checkpoint DDP waits in the backward inside the backward, in which its last bucket was launched: there
+the last two are queued at that launch.
+
 Passive mode registers no communication hook and leaves the arithmetic alone. See `ddp_comm_hook` for the other mode.
 """
 
@@ -71,7 +74,7 @@ class DdpModule:
         self._forward_began = self._forward_returned = 0
         self._will_sync = False
         self._task = -1
-        self._backward_slot = self._wait_slot = -1
+        self._backward_slot = self._wait_slot = self._inner_wait_slot = -1
         self._backwards_in_step = (0, 0)
         self._handles = [
             ddp.register_forward_pre_hook(self._before_forward),
@@ -291,6 +294,37 @@ class DdpModule:
         if self.next_bucket < len(self.layout.buckets):
             self.launched.append((slot, launch, self.layout.buckets[self.next_bucket].members))
             self.next_bucket += 1
+            if self.next_bucket == len(self.layout.buckets):
+                self._all_launched()
+
+    def _all_launched(self) -> None:
+        """DDP now queues the callback in which it waits; in a reentrant checkpoint that is in the inner backward."""
+        inside = torch._C._current_graph_task_id()  # noqa: SLF001
+        if self._task != -1 and inside not in (-1, self._task):
+            engine = torch.autograd.Variable._execution_engine  # noqa: SLF001
+            engine.queue_callback(self._inner_wait_begins)
+
+    @not_compiled
+    def _inner_wait_begins(self) -> None:
+        recorder = self._recorder
+        if not recorder.on:
+            return
+        try:
+            self._inner_wait_slot = recorder.begin(RecordKind.WAIT, Phase.BACKWARD, self.owner)
+            engine = torch.autograd.Variable._execution_engine  # noqa: SLF001
+            engine.queue_callback(self._inner_wait_ends)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it stays with us
+            recorder.guard.trip("backward hook", error)
+
+    @not_compiled
+    def _inner_wait_ends(self) -> None:
+        recorder = self._recorder
+        if not recorder.on:
+            return
+        try:
+            recorder.end(self._inner_wait_slot)
+        except Exception as error:  # noqa: BLE001
+            recorder.guard.trip("backward hook", error)
 
     def remove(self) -> None:
         """Take all hooks out of the module."""

@@ -6,6 +6,7 @@ accounting gives.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import PurePath
 
 from rich.console import RenderableType
 
@@ -32,6 +33,15 @@ def who(analysis: Analysis) -> str:
     if origin.rank is not None:
         return f"rank {origin.rank}"
     return origin.process or origin.device or origin.path
+
+
+def labels(analyses: Sequence[Analysis]) -> list[str]:
+    """Return `who` of each, with the name of its file where several are called the same."""
+    names = [who(one) for one in analyses]
+    return [
+        name if names.count(name) == 1 else f"{name}, {PurePath(one.origin.path).name}"
+        for name, one in zip(names, analyses, strict=True)
+    ]
 
 
 def alerts(analyses: Sequence[Analysis]) -> Iterator[RenderableType]:

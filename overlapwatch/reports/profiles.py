@@ -16,7 +16,7 @@ from overlapwatch.accounting.devices import Extent, KindCount, SideBySide, side_
 from overlapwatch.accounting.rates import LABEL, Rate
 from overlapwatch.reports.format import NONE, counted, percent, scale, size
 from overlapwatch.reports.layout import gap, heading, note, sentence, table
-from overlapwatch.reports.opening import who
+from overlapwatch.reports.opening import labels
 
 PAIR = 2
 TIMELINES = 32
@@ -36,7 +36,9 @@ def devices(analyses: Sequence[Analysis]) -> Iterator[RenderableType]:
         for ns in (one.partition.window_ns, one.partition.compute_ns, *_sent(one))
     )
     columns = ("device", "window", "compute", "comm", "hidden", "exposed", "of window", "segments")
-    rows = [_row(one, write) for one in analyses] if told.timelines <= TIMELINES else []
+    names = labels(analyses)
+    few = told.timelines <= TIMELINES
+    rows = [_row(*pair, write) for pair in zip(names, analyses, strict=True)] if few else []
     extents = {one.name: one for one in told.extents}
     legend = "Times in ms. Hidden: share of communication."
     if told.timelines > PAIR:
@@ -44,16 +46,16 @@ def devices(analyses: Sequence[Analysis]) -> Iterator[RenderableType]:
         legend += " Least, median and most are taken of each column by itself."
     yield table(columns, rows)
     yield sentence(legend, "dim")
-    yield from _spread(told, analyses)
+    yield from _spread(told, names)
 
 
 def _sent(one: Analysis) -> tuple[int, int]:
     return one.partition.communication_ns, one.partition.communication_only_ns
 
 
-def _row(one: Analysis, write: Callable[[int | None], str]) -> tuple[str, ...]:
+def _row(name: str, one: Analysis, write: Callable[[int | None], str]) -> tuple[str, ...]:
     parts = one.partition
-    base = (who(one), write(parts.window_ns), write(parts.compute_ns))
+    base = (name, write(parts.window_ns), write(parts.compute_ns))
     if not (parts.observed and parts.communication_known):
         return (*base, *(NONE,) * 5)
     return (
@@ -83,15 +85,15 @@ def _extent_row(
     return tuple(cells)
 
 
-def _spread(told: SideBySide, analyses: Sequence[Analysis]) -> Iterator[RenderableType]:
+def _spread(told: SideBySide, names: Sequence[str]) -> Iterator[RenderableType]:
     """Yield what one device alone would hide: the spread of the hidden share, and unequal counts."""
     hidden = next((one for one in told.extents if one.name == "hidden"), None)
     if hidden is not None and hidden.known > 1 and hidden.least == hidden.most:
         yield sentence(f"hidden is {100 * hidden.most:.1f} % on each")
     elif hidden is not None and hidden.known > 1:
         yield sentence(
-            f"hidden reaches from {100 * hidden.least:.1f} % ({who(analyses[hidden.least_at])}) to "
-            f"{100 * hidden.most:.1f} % ({who(analyses[hidden.most_at])})",
+            f"hidden reaches from {100 * hidden.least:.1f} % ({names[hidden.least_at]}) to "
+            f"{100 * hidden.most:.1f} % ({names[hidden.most_at]})",
             "bold" if hidden.most - hidden.least >= 0.1 else "",
         )
     if told.silent:

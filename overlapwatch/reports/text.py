@@ -96,7 +96,8 @@ def _others(analyses: Sequence[Analysis], chosen: Sequence[Analysis]) -> Iterato
     for one in rest:
         for text in one.notes:
             yield sentence(f"{opening.who(one)}: {text}")
-    told = ", ".join(opening.who(one) for one in chosen)
+    names = zip(opening.labels(analyses), analyses, strict=True)
+    told = ", ".join(name for name, one in names if one in chosen)
     if rest:
         flag = "--rank" if rest[0].origin.rank is not None else "--device"
         yield note(f"in full below: {told}; {flag} N tells {counted(len(rest), 'other')}")

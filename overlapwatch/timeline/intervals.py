@@ -1,7 +1,7 @@
 """Interval arithmetic, the only one in the package: unions, and what is inside or outside of them.
 
 In: int64 arrays of starts and ends, ns, half-open `[start, end)`. Out: the same, or a length in ns;
-exact integers, O(n log n), no Python loop over intervals. It does not know what the intervals mean.
+exact integers, O(n log n), vectorised beyond some dozens of spans. It does not know what they mean.
 
 Two shapes are used. *Spans* are two arrays in any order that may overlap one another; a function
 that returns spans returns, as a third array, which input span each came from. A *union*
@@ -11,6 +11,7 @@ that returns spans returns, as a third array, which input span each came from. A
     a = 0-7 9-12, b = 3-5 6-10              a ∩ b      3-5 6-7 9-10      a - b    0-3 5-6 10-12
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -52,6 +53,8 @@ def union(start: I64, end: I64) -> Intervals:
     sorted start   0  2  6 |  8            a new interval begins where the start lies beyond
     running end    4  6  7 | 11            every end before it: 8 > 7
     """
+    if len(start) <= SMALL:
+        return _small_union(start.tolist(), end.tolist())
     filled = end > start
     if not filled.all():
         start, end = start[filled], end[filled]
@@ -95,6 +98,8 @@ def intersect_spans(start: I64, end: I64, iv: Intervals) -> Spans:
     """
     if not len(start) or not len(iv):
         return _NO_SPANS
+    if len(start) <= SMALL and len(iv) <= SMALL:
+        return _small_intersection(start.tolist(), end.tolist(), iv.start.tolist(), iv.end.tolist())
     if len(iv) == 1:  # most windows: no need to find out how many pieces a span has
         low, high = iv.start[0], iv.end[0]
         index = np.flatnonzero((start < high) & (np.maximum(end, start + 1) > low))
@@ -198,3 +203,41 @@ def counted_again(unions: Sequence[Intervals]) -> int:
     order = np.argsort(moment, kind="stable")
     depth = np.cumsum(change[order])[:-1]
     return int((np.maximum(depth - 1, 0) * np.diff(moment[order])).sum())
+
+
+# -- plain twins -------------------------------------------------------------------------------------
+#
+# A step of a job has some dozens of spans, and is summed up while the job runs. For so few, plain
+# integers are several times faster than arrays. The tests hold both to the same answers.
+
+SMALL = 64
+"""Up to this many spans the plain twins do the work."""
+
+
+def _small_union(start: list[int], end: list[int]) -> Intervals:
+    starts: list[int] = []
+    ends: list[int] = []
+    for low, high in sorted(zip(start, end, strict=True)):
+        if high <= low:
+            continue
+        if ends and low <= ends[-1]:
+            ends[-1] = max(ends[-1], high)
+        else:
+            starts.append(low)
+            ends.append(high)
+    return Intervals(np.array(starts, np.int64), np.array(ends, np.int64))
+
+
+def _small_intersection(
+    start: list[int], end: list[int], iv_start: list[int], iv_end: list[int]
+) -> Spans:
+    starts: list[int] = []
+    ends: list[int] = []
+    index: list[int] = []
+    for number, (low, high) in enumerate(zip(start, end, strict=True)):
+        after = bisect_left(iv_start, max(high, low + 1))
+        for other in range(bisect_right(iv_end, low), after):
+            starts.append(max(low, iv_start[other]))
+            ends.append(min(high, iv_end[other]))
+            index.append(number)
+    return np.array(starts, np.int64), np.array(ends, np.int64), np.array(index, np.int64)

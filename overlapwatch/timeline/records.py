@@ -10,7 +10,7 @@ What has not finished ends, for now, 1 ns after the last moment that any record 
     wait              4-6           compute   backward  6-10        phases keeps 0-10
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,7 @@ from overlapwatch.timeline.model import (
 )
 from overlapwatch.vocabulary import (
     GRADIENT_READY,
+    RECORD,
     Name,
     Phase,
     RecordFlag,
@@ -41,6 +42,12 @@ _TIMES = ("ready", "launch", "start", "finish")
 _COMPUTING = (Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER)
 _BAD_SPAN = "they have no start, or a finish before it"
 _UNKNOWN_KIND = "their kind is not known to this version"
+
+
+def join_records(parts: Sequence[NDArray[np.void]]) -> NDArray[np.void]:
+    """Return several RECORD arrays as one. As plain bytes: numpy compares structured types field by field."""
+    plain = [np.ascontiguousarray(part).view(f"V{RECORD.itemsize}") for part in parts]
+    return np.concatenate(plain).view(RECORD) if plain else np.empty(0, RECORD)
 
 
 def from_marks(tl: Timeline) -> bool:

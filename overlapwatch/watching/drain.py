@@ -24,21 +24,19 @@ from overlapwatch.reports.words import in_flight_sentence
 from overlapwatch.ring import now_pair
 from overlapwatch.settings import Settings
 from overlapwatch.timeline.model import Origin
-from overlapwatch.timeline.records import from_records
+from overlapwatch.timeline.records import from_records, join_records
 from overlapwatch.vocabulary import (
-    GRADIENT_READY,
     RECORD,
     SUMMARY,
     Name,
     NameKind,
-    RecordFlag,
     RecordKind,
     StepFlag,
 )
 from overlapwatch.watching.assemble import Assembler, EndedStep
-from overlapwatch.watching.gradients import place
+from overlapwatch.watching.complete import Completer
 from overlapwatch.watching.keep import Keeper
-from overlapwatch.watching.starts import estimate_starts
+from overlapwatch.watching.kernels import Calibrator
 
 FLUSH_NS = 1_000_000_000
 LAST_FINISHES_NS = 100_000_000
@@ -68,6 +66,7 @@ class Drain:
         writer: the log, or None without one.
         sinks: where step lines go.
         sample: hardware counters, by name.
+        calibrator: compares the steps that ran under kernel-level windows with their marks.
     """
 
     def __init__(
@@ -79,6 +78,7 @@ class Drain:
         sinks: StepSinks,
         *,
         sample: Callable[[], Mapping[str, int]],
+        calibrator: Calibrator | None = None,
     ) -> None:
         self._recorder = recorder
         self._settings = settings
@@ -86,18 +86,19 @@ class Drain:
         self._writer = writer
         self._sinks = sinks
         self._sample = sample
+        self._calibrator = calibrator
         self._assembler = Assembler(recorder.ring)
         self._keeper = Keeper(settings.keep_first, settings.keep_every)
         self._tables = Tables()
         self._flags: dict[int, int] = {}
-        self._ready: dict[int, list[BackwardReport]] = {}
+        self._reports: dict[int, list[BackwardReport]] = {}
+        self._completer = Completer(recorder.group_workers, on_host=recorder.times.on_host)
         self._unwritten: list[np.void] = []
         self._flushed_ns = self._counted_ns = recorder.now()
         self._warned_of: set[int] = set()
         self._spent_ns = 0
         self._reaching_in = np.empty(0, RECORD)  # spans of earlier steps that reach into this one
         self._kept_previous = False
-        self._previous_end_ns = 0
         self.summaries: deque[np.void] = deque(maxlen=8192)
         self.steps = 0
         self.kept = 0
@@ -156,6 +157,8 @@ class Drain:
         for step in self._assembler.poll(now, everything=everything):
             self._take_side_channels()
             self._sum_up(step)
+        if self._calibrator is not None:
+            self.notes.extend(self._calibrator.sentences())
         if everything or now - self._flushed_ns > FLUSH_NS:
             self._flush(now)
             self._look_for_hangs(now)
@@ -180,24 +183,20 @@ class Drain:
         reports = self._recorder.backward_reports
         while reports:
             report = reports.popleft()
-            self._ready.setdefault(report.step, []).append(report)
+            self._reports.setdefault(report.step, []).append(report)
 
     # -- one step ----------------------------------------------------------------------------------------------
 
     def _sum_up(self, step: EndedStep) -> None:
         flags = self._flags.pop(step.number, 0) | (StepFlag.PARTIAL if step.overwritten else 0)
+        gradients = self._completer.complete(step, self._reports.pop(step.number, ()))
         records = step.records
-        gradients = self._put_ready_times(step)
-        if not (records["kind"] == RecordKind.STEP).any() or (
-            flags & StepFlag.PARTIAL and len(records) == 1
-        ):
+        if not (records["kind"] == _STEP).any() or (flags & StepFlag.PARTIAL and len(records) == 1):
             return  # the step that a close found just begun, or one whose own record was lost
-        if not self._recorder.times.on_host:
-            self._join_to_previous(records)
-        estimate_starts(records, self._recorder.group_workers)
         reaching_in = self._reaching_in
+        around = join_records([reaching_in, records]) if len(reaching_in) else records
         timeline = from_records(
-            np.concatenate([reaching_in, records]) if len(reaching_in) else records,
+            around,
             origin=self._origin,
             gradients=gradients,
             names=self._tables.names,
@@ -205,18 +204,16 @@ class Drain:
             step_flags={step.number: flags},
         )
         summary = summarize_step(timeline, timeline.steps[0])
+        if self._calibrator is not None:
+            self._calibrator.keep(timeline)
         if summary["unfinished"]:
             summary["flags"] |= StepFlag.UNFINISHED
         summary["flags"] = self._keeper.judge(summary)
         kept = bool(summary["flags"] & StepFlag.EVENTS_KEPT)
-        if kept and not self._kept_previous and len(reaching_in):
-            records = np.concatenate(
-                [reaching_in, records]
-            )  # the log would not know them otherwise
+        if kept and not self._kept_previous:
+            records = around  # the log would not know the spans that reach in otherwise
         self._kept_previous = kept
-        self._reaching_in = _reaching_beyond(
-            np.concatenate([reaching_in, step.records]), int(summary["end_ns"])
-        )
+        self._reaching_in = _reaching_beyond(around, int(summary["end_ns"]))
         self.steps += 1
         self.summaries.append(summary)
         self._unwritten.append(summary)
@@ -228,38 +225,6 @@ class Drain:
                 self._writer.write(Gradients(gradients))
         if step.number % self._settings.line_every == 0 or summary["flags"] & StepFlag.SLOW:
             self._sinks.step(summary, step_line(summary))
-
-    def _put_ready_times(self, step: EndedStep) -> NDArray[np.void]:
-        """Write DDP's ready times and gating parameters into the step's records."""
-        parts = [np.empty(0, GRADIENT_READY)]
-        for report in self._ready.pop(step.number, ()):
-            gradients, buckets = place(report)
-            parts.append(gradients)
-            for bucket in buckets:
-                at = np.flatnonzero(step.slots == bucket.slot)
-                if self._recorder.times.on_host:
-                    step.records["ready"][at] = bucket.ready_ns
-                step.records["cause"][at] = bucket.gating_parameter
-            if self._recorder.times.on_host:
-                self._bound_finishes(step, report)
-        return np.concatenate(parts)
-
-    def _join_to_previous(self, records: NDArray[np.void]) -> None:
-        """On a device a step's end is an event, and the next step begins there; the host was ahead of both."""
-        at = np.flatnonzero(records["kind"] == RecordKind.STEP)[-1]
-        if self._previous_end_ns:
-            records["start"][at] = self._previous_end_ns
-        self._previous_end_ns = int(records["finish"][at])
-
-    @staticmethod
-    def _bound_finishes(step: EndedStep, report: BackwardReport) -> None:
-        """DDP had its buckets back when its wait ended: a finish stamped later was stamped late (the GIL was taken)."""
-        records, until = step.records, report.waited_until_ns
-        late = np.isin(step.slots, [slot for slot, _, _ in report.buckets]) & (
-            records["finish"] > until
-        )
-        records["finish"][late] = until
-        records["flags"][late] |= np.uint8(RecordFlag.FINISH_ESTIMATED)
 
     # -- what is written now and then --------------------------------------------------------------------------
 
@@ -296,15 +261,17 @@ class Drain:
             "records_late": self._assembler.late,
             "drain_cpu_ns": self._spent_ns,
             **self._recorder.times.counts(),
+            **(self._calibrator.counts() if self._calibrator else {}),
             **self._sample(),
         }
 
 
 def _reaching_beyond(records: NDArray[np.void], end_ns: int) -> NDArray[np.void]:
     """Return the spans that go on after a step's end: the next step's window holds a part of them."""
-    beyond = (records["finish"] > end_ns) & (records["kind"] != RecordKind.STEP)
+    beyond = (records["finish"] > end_ns) & (records["kind"] != _STEP)
     return np.asarray(records[beyond][-_MOST_REACHING_IN:])
 
 
 _MOST_REACHING_IN = 1024
+_STEP = int(RecordKind.STEP)  # enum arithmetic costs a microsecond each time
 _DEVICE_POLL_S = 0.01

@@ -38,6 +38,7 @@ from overlapwatch.vocabulary import SUMMARY, StepFlag
 from overlapwatch.watching.about import agree_on_run_id, header
 from overlapwatch.watching.devices import choose_times
 from overlapwatch.watching.drain import Drain
+from overlapwatch.watching.kernels import Calibrator, KernelWindows
 
 FIRST_SHADOW = 12
 """No shadow steps while the job warms up."""
@@ -72,7 +73,9 @@ class Watch:
             {"run_id": run_id, "rank": self.rank, "pid": self.pid, "log": str(self.log_path or "")},
         )
         if problems:
-            nowhere = "" if self._ring.path else "; it is private memory, which nobody else can read"
+            nowhere = (
+                "" if self._ring.path else "; it is private memory, which nobody else can read"
+            )
             log.warning("%s%s", "; ".join(problems), nowhere)
         self._names = Names()
         chosen = choose_times(device, settings, self._ring)
@@ -82,6 +85,11 @@ class Watch:
         self._counters = self._find_counters(device)
         self._writer = self._open_log(run_id)
         origin = Origin("owlog", str(self.log_path or ""), self.rank, self.world, chosen.device)
+        self._kernels = (
+            KernelWindows(self._recorder, settings.kernels_every, device=device.type)
+            if settings.kernels_every
+            else None
+        )
         self._drain = Drain(
             self._recorder,
             settings,
@@ -89,9 +97,12 @@ class Watch:
             self._writer,
             self._sinks,
             sample=self._counters.sample,
+            calibrator=Calibrator(self._kernels) if self._kernels else None,
         )
         self._guard.call_when_tripped(self._stopped)
         self._recorder.boundary_listeners.append(self._choose_shadow)
+        if self._kernels is not None:
+            self._recorder.boundary_listeners.append(self._kernels.on_boundary)
         # The hooks come last: nothing is installed if something above fails.
         self._tap: CollectiveTap | None = None
         self._removals: list[Callable[[], None]] = []
@@ -207,6 +218,10 @@ class Watch:
             return
         self._closed = True
         atexit.unregister(self._at_exit)
+        if (
+            self._kernels is not None
+        ):  # first, so that the drain's last turn reads a window that has just ended
+            self._attempt(self._kernels.close)
         self._attempt(self._boundaries.remove)
         self._recorder.on = self._recorder.recording = False
         for remove in (*reversed(self._removals), self._ddp.remove):

@@ -28,28 +28,33 @@ def estimate_starts(records: NDArray[np.void], workers: Mapping[int, int]) -> No
         records: RECORD array of one step.
         workers: group id -> collectives that run at a time. Groups that are not in it are left alone.
     """
-    collectives = np.flatnonzero(
-        (records["kind"] == RecordKind.COLLECTIVE) & (records["start"] == 0)
-    )
-    for group in np.unique(records["group"][collectives]):
-        count = workers.get(int(group), 0)
+    untold = ((records["kind"] == _COLLECTIVE) & (records["start"] == 0)).nonzero()[0]
+    if not len(untold):
+        return
+    by_group: dict[int, list[int]] = {}
+    for place, group in zip(untold.tolist(), records["group"][untold].tolist(), strict=True):
+        by_group.setdefault(group, []).append(place)
+    launches = records["launch"]
+    for group, places in by_group.items():
+        count = workers.get(group, 0)
         if count:
-            mine = collectives[records["group"][collectives] == group]
-            _estimate_group(
-                records, mine[np.argsort(records["launch"][mine], kind="stable")], count
-            )
+            _estimate_group(records, sorted(places, key=launches.__getitem__), count)
 
 
-def _estimate_group(records: NDArray[np.void], order: NDArray[np.int64], workers: int) -> None:
+def _estimate_group(records: NDArray[np.void], order: list[int], workers: int) -> None:
+    starts, flags = records["start"], records["flags"]
+    columns = [records[name][order].tolist() for name in ("launch", "ready", "finish", "flags")]
     free_at = [0] * workers
-    for place in order:
-        launch, ready, finish = (
-            int(records[name][place]) for name in ("launch", "ready", "finish")
-        )
+    for place, launch, ready, finish, flag in zip(order, *columns, strict=True):
         if not finish:
             return
-        measured_ready = 0 if int(records["flags"][place]) & RecordFlag.READY_ESTIMATED else ready
+        measured_ready = 0 if flag & _READY_ESTIMATED else ready
         start = max(launch, measured_ready, heapq.heappop(free_at))
-        records["start"][place] = min(start, finish)
-        records["flags"][place] |= np.uint8(RecordFlag.START_ESTIMATED)
+        starts[place] = min(start, finish)
+        flags[place] = flag | _START_ESTIMATED
         heapq.heappush(free_at, finish)
+
+
+_COLLECTIVE = int(RecordKind.COLLECTIVE)
+_READY_ESTIMATED = int(RecordFlag.READY_ESTIMATED)
+_START_ESTIMATED = int(RecordFlag.START_ESTIMATED)

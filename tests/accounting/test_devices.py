@@ -40,7 +40,8 @@ def test_a_device_without_communication_is_no_device_with_nothing_hidden():
     hidden = next(one for one in told.extents if one.name == "hidden")
     assert (hidden.known, hidden.least, hidden.least_at) == (1, 0.5, 1)
     assert (told.timelines, told.silent) == (2, 1)
-    assert "exposed" not in {one.name for one in side_by_side([silent]).extents}
+    names = {one.name for one in side_by_side([silent]).extents}
+    assert names == {"window", "compute"}
 
 
 def test_kinds_that_are_equally_many_on_each():

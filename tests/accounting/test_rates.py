@@ -87,7 +87,7 @@ def test_bytes_that_were_moved_are_taken_as_they_are():
         (2, [8, 8, 8], None, "kernels, calls and sizes do not agree"),
         (3, [8, 8], None, "kernels, calls and sizes do not agree"),
         (2, [8, -1], None, "kernels, calls and sizes do not agree"),
-        (0, [8, 8], None, "kernels, calls and sizes do not agree"),
+        (0, [8, 8], None, "no kernel of it was recorded"),
         (2, [], None, "no call of it was recorded"),
         (2, [-1, -1], None, "the sizes of its calls are not known"),
         (3, [8, 8, 8], 2, "3 in 2 steps is not a whole number in each"),

@@ -1,12 +1,21 @@
 """Interval arithmetic against a bitmap of 1 ns: a set of the integers that each span covers."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from overlapwatch.timeline import intervals as iv
 
 PAIRS = st.lists(st.tuples(st.integers(0, 40), st.integers(-2, 12)), max_size=12)
+
+
+@pytest.fixture(autouse=True, params=[0, 64], ids=["arrays", "plain integers"])
+def twin(request):
+    """Both ways of counting: few spans are counted in plain integers."""
+    before, iv.SMALL = iv.SMALL, request.param
+    yield
+    iv.SMALL = before
 
 
 def arrays(pairs):

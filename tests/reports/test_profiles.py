@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -154,6 +155,24 @@ def test_which_devices_are_told_in_full():
     assert "in full below: rank 0, cuda:4; --rank N tells 1 other" in " ".join(one.split())
     assert one.count("Exposed segments ─") == 1
     assert every.count("Exposed segments ─") == 2
+
+
+def test_devices_that_are_called_the_same_are_told_by_their_files():
+    one, other = (analyse(recordings.profiled(4)) for _ in range(2))
+    other = replace(other, origin=replace(other.origin, path="runs/other.sqlite"))
+    text = plain([one, other], 140)
+    assert "rank 0, cuda:4, profile.sqlite" in text
+    assert "rank 0, cuda:4, other.sqlite" in text
+    assert "hidden is 80.6 % on each" in text
+
+
+def test_of_many_devices_only_the_spread_is_shown():
+    found = analyse(recordings.profiled(4))
+    many = [replace(found, origin=replace(found.origin, rank=rank)) for rank in range(33)]
+    text = section(plain(many), "33 devices")
+    assert "rank 7, cuda:4" not in text
+    assert re.search(r"least +2,345\.0 .* 80\.6 %", text)
+    assert "AllReduce 99 = 1 a device and step" in text
 
 
 def test_json_of_several_devices():

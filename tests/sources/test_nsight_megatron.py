@@ -11,13 +11,22 @@ from overlapwatch.sources import open_trace
 from overlapwatch.sources.nsight import open_nsight
 from overlapwatch.timeline.model import Recording
 from overlapwatch.vocabulary import CollectiveKind, Phase
-from tests.support.nsight_case import LARGE, LAST, Answer, Shape, write_megatron, write_megatron_files
+from tests.support.nsight_case import (
+    LARGE,
+    LAST,
+    Answer,
+    Shape,
+    write_megatron,
+    write_megatron_files,
+)
 
 PHASES = {Phase.FORWARD: "forward", Phase.BACKWARD: "backward", Phase.OPTIMIZER: "optimizer"}
 
 
 @pytest.fixture(scope="module")
-def case(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[int, Answer], list[Recording]]:
+def case(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> tuple[Path, dict[int, Answer], list[Recording]]:
     path = tmp_path_factory.mktemp("case") / "megatron.sqlite"
     answers = write_megatron(path)
     return path, answers, open_nsight(path)
@@ -39,7 +48,9 @@ def check(analysis: Analysis, answer: Answer) -> None:
     assert {phase: tuple(told) for phase, told in cells.items()} == answer.phases
 
 
-def test_each_device_tells_what_was_built(case: tuple[Path, dict[int, Answer], list[Recording]]) -> None:
+def test_each_device_tells_what_was_built(
+    case: tuple[Path, dict[int, Answer], list[Recording]],
+) -> None:
     _, answers, recordings = case
     found = {one.timeline.origin.rank: one for one in recordings if one.timeline.origin.device}
     assert sorted(found) == sorted(answers) == list(range(1, 8))
@@ -49,7 +60,9 @@ def test_each_device_tells_what_was_built(case: tuple[Path, dict[int, Answer], l
         check(analyse(recording), answers[rank])
 
 
-def test_phase_split_is_the_published_one(case: tuple[Path, dict[int, Answer], list[Recording]]) -> None:
+def test_phase_split_is_the_published_one(
+    case: tuple[Path, dict[int, Answer], list[Recording]],
+) -> None:
     for answer in case[1].values():
         total, hidden = answer.phases["forward"]
         assert 100 * hidden == 16 * total
@@ -57,13 +70,19 @@ def test_phase_split_is_the_published_one(case: tuple[Path, dict[int, Answer], l
         assert 100 * hidden == pytest.approx(77 * total, rel=1e-6)
 
 
-def test_payloads_are_those_of_the_calls(case: tuple[Path, dict[int, Answer], list[Recording]]) -> None:
+def test_payloads_are_those_of_the_calls(
+    case: tuple[Path, dict[int, Answer], list[Recording]],
+) -> None:
     for recording in case[2]:
         tl = recording.timeline
         if not tl.origin.device:
             continue
         sizes = {}
-        for kind in (CollectiveKind.ALL_GATHER, CollectiveKind.REDUCE_SCATTER, CollectiveKind.ALL_REDUCE):
+        for kind in (
+            CollectiveKind.ALL_GATHER,
+            CollectiveKind.REDUCE_SCATTER,
+            CollectiveKind.ALL_REDUCE,
+        ):
             mine = tl.payloads[tl.payloads["collective"] == kind]
             values, count = np.unique(mine["bytes"], return_counts=True)
             sizes[kind] = dict(zip(values.tolist(), count.tolist(), strict=True))
@@ -79,7 +98,9 @@ def test_payloads_are_those_of_the_calls(case: tuple[Path, dict[int, Answer], li
         assert (group.elements, group.members) == (8, tuple(range(8)))
 
 
-def test_calls_of_a_rank_that_was_not_recorded_stay_apart(case: tuple[Path, dict[int, Answer], list[Recording]]) -> None:
+def test_calls_of_a_rank_that_was_not_recorded_stay_apart(
+    case: tuple[Path, dict[int, Answer], list[Recording]],
+) -> None:
     alone = [one.timeline for one in case[2] if not one.timeline.origin.device]
     assert [one.origin.rank for one in alone] == [0]
     assert len(alone[0].payloads) == 240
@@ -88,7 +109,9 @@ def test_calls_of_a_rank_that_was_not_recorded_stay_apart(case: tuple[Path, dict
     assert any("no GPU work" in one.because for one in alone[0].unknown)
 
 
-def test_call_sites_are_the_ranges_around_the_launch(case: tuple[Path, dict[int, Answer], list[Recording]]) -> None:
+def test_call_sites_are_the_ranges_around_the_launch(
+    case: tuple[Path, dict[int, Answer], list[Recording]],
+) -> None:
     tl = case[2][1].timeline
     names = {tl.names[one].text for one in np.unique(tl.communication["owner"]).tolist()}
     assert len(names) == 48  # of five steps: the step's number makes no call site of its own
@@ -99,7 +122,11 @@ def test_call_sites_are_the_ranges_around_the_launch(case: tuple[Path, dict[int,
 def test_one_file_a_rank_gives_the_same(tmp_path: Path) -> None:
     answers = write_megatron_files(tmp_path, Shape(steps=5, devices=(1, 2), ranks=3))
     recordings = open_trace(tmp_path)
-    assert [one.timeline.origin.rank for one in recordings] == [0, 1, 2]  # by the names of the files
+    assert [one.timeline.origin.rank for one in recordings] == [
+        0,
+        1,
+        2,
+    ]  # by the names of the files
     for recording in recordings[1:]:
         rank = recording.timeline.origin.rank
         assert rank is not None
@@ -109,7 +136,9 @@ def test_one_file_a_rank_gives_the_same(tmp_path: Path) -> None:
         open_trace(tmp_path, ranks={7})
 
 
-@pytest.mark.parametrize(("era", "blobs", "words"), [("2026", False, "without payloads"), ("2022", True, "this release")])
+@pytest.mark.parametrize(
+    ("era", "blobs", "words"), [("2026", False, "without payloads"), ("2022", True, "this release")]
+)
 def test_without_blobs_the_flag_is_named(era: str, blobs: bool, words: str, tmp_path: Path) -> None:
     path = tmp_path / "profile.sqlite"
     answers = write_megatron(path, Shape(ranks=2, devices=(1,), era=era, blobs=blobs))
@@ -149,7 +178,9 @@ def test_no_secret_leaves_the_file(case: tuple[Path, dict[int, Answer], list[Rec
     assert recordings[1].about["GPU"] == "NVIDIA H100 80GB HBM3 GPU-0001"
 
 
-def test_progress_reaches_the_size_of_the_file(case: tuple[Path, dict[int, Answer], list[Recording]]) -> None:
+def test_progress_reaches_the_size_of_the_file(
+    case: tuple[Path, dict[int, Answer], list[Recording]],
+) -> None:
     seen: list[tuple[int, int]] = []
     open_nsight(case[0], progress=lambda done, total: seen.append((done, total)))
     assert seen == sorted(seen)

@@ -26,7 +26,9 @@ def unpacked(name: str, directory: Path) -> Path:
 
 
 @pytest.fixture(scope="module", params=PROFILES)
-def profile(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[Recording]]:
+def profile(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[str, list[Recording]]:
     return request.param, open_nsight(unpacked(request.param, tmp_path_factory.mktemp("real")))
 
 
@@ -36,7 +38,9 @@ def kernel_window(tl: Timeline) -> tuple[int, int]:
     return int(start), int(end)
 
 
-def test_partition_equals_the_independent_one_to_the_nanosecond(profile: tuple[str, list[Recording]]) -> None:
+def test_partition_equals_the_independent_one_to_the_nanosecond(
+    profile: tuple[str, list[Recording]],
+) -> None:
     name, recordings = profile
     assert [one.timeline.origin.device for one in recordings] == ["GPU 0", "GPU 1"]
     for number, recording in enumerate(recordings):
@@ -73,7 +77,9 @@ def test_groups_of_sends_and_receives_are_attributed_through_the_launch(tmp_path
         assert len(tl.payloads) == calls
         # Each kernel launched in the capture carries out two sends and two receives; the last
         # two groups of the second process ran after the capture.
-        kernels, count = np.unique(tl.payloads["kernel"][tl.payloads["kernel"] >= 0], return_counts=True)
+        kernels, count = np.unique(
+            tl.payloads["kernel"][tl.payloads["kernel"] >= 0], return_counts=True
+        )
         assert len(kernels) == 32
         assert set(count.tolist()) == {4}
         launched = tl.communication["launch"] != 0
@@ -95,13 +101,19 @@ def test_ranges_are_named_without_running_numbers(tmp_path: Path) -> None:
     tl = open_nsight(unpacked("train_2gpu_sendrecv", tmp_path))[0].timeline
     names = {tl.names[one].text for one in np.unique(tl.ranges.name).tolist()}
     assert "aten::empty_strided" in names
-    assert not any("op_id" in name or name.startswith("nccl") for name in names - {"nccl:all_to_all"})
+    assert not any(
+        "op_id" in name or name.startswith("nccl") for name in names - {"nccl:all_to_all"}
+    )
     assert len(tl.ranges) == 9219
 
 
 @pytest.mark.parametrize(
     ("name", "first_ns", "release"),
-    [("emu2022", 83_087_597, "2022.4.2.1"), ("emu2023", 57_066_382, "2023.4.4.54"), ("emu2024", 57_481_286, "2024.2.3.38")],
+    [
+        ("emu2022", 83_087_597, "2022.4.2.1"),
+        ("emu2023", 57_066_382, "2023.4.4.54"),
+        ("emu2024", 57_481_286, "2024.2.3.38"),
+    ],
 )
 def test_old_releases_give_the_calls_and_say_what_would_bring_their_sizes(
     name: str, first_ns: int, release: str, tmp_path: Path
@@ -110,7 +122,12 @@ def test_old_releases_give_the_calls_and_say_what_would_bring_their_sizes(
     tl = recording.timeline
     assert recording.about["Nsight Systems"] == release
     kinds = [CollectiveKind(one) for one in tl.payloads["collective"].tolist()]
-    each = [CollectiveKind.ALL_GATHER, CollectiveKind.ALL_REDUCE, CollectiveKind.SEND_RECV, CollectiveKind.SEND_RECV]
+    each = [
+        CollectiveKind.ALL_GATHER,
+        CollectiveKind.ALL_REDUCE,
+        CollectiveKind.SEND_RECV,
+        CollectiveKind.SEND_RECV,
+    ]
     assert kinds == each * 3
     assert tl.payloads["start"][0] == first_ns
     assert (tl.payloads["bytes"] == -1).all()

@@ -66,21 +66,37 @@ COLUMNS = {
     "META_DATA_EXPORT": "name value",
     "EXPORT_META_DATA": "name value",
 }
-_TEXT = {"text", "name", "value", "description", "jsonText", "binaryData", "uuid", "busLocation", "utcTime", "localTime"}
+_TEXT = {
+    "text",
+    "name",
+    "value",
+    "description",
+    "jsonText",
+    "binaryData",
+    "uuid",
+    "busLocation",
+    "utcTime",
+    "localTime",
+}
 _ALWAYS = ("TARGET_INFO_SESSION_START_TIME", "ANALYSIS_DETAILS", "PROCESSES")
 
 
 class Export:
     """One export under construction: rows go to their table, tables appear with their first row."""
 
-    def __init__(self, path: Path, era: str = "2026", *, blobs: bool = True) -> None:
+    def __init__(
+        self, path: Path, era: str = "2026", *, blobs: bool = True, page_size: int = 4096
+    ) -> None:
         self.path, self.era, self.blobs = path, era, blobs
         self.db = sqlite3.connect(path)
+        self.db.execute(f"PRAGMA page_size = {page_size}")
         self.db.execute("PRAGMA journal_mode = OFF")
         self.db.execute("PRAGMA synchronous = OFF")
         self._tables: dict[str, tuple[str, ...]] = {}
         self._strings: dict[str, int] = {}
-        self.db.execute("CREATE TABLE StringIds (id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL)")
+        self.db.execute(
+            "CREATE TABLE StringIds (id INTEGER NOT NULL PRIMARY KEY, value TEXT NOT NULL)"
+        )
         meta = "EXPORT_META_DATA" if era == "2022" else "META_DATA_EXPORT"
         for name, value in (
             ("EXPORT_PRODUCT_VERSION", "2022.4.2.1" if era == "2022" else "2026.2.1.210"),
@@ -101,11 +117,17 @@ class Export:
     def columns(self, table: str) -> tuple[str, ...]:
         """Return the columns of a table, which is made if it is not there yet."""
         if table not in self._tables:
-            words = KERNEL_COLUMNS[self.era] if table == "CUPTI_ACTIVITY_KIND_KERNEL" else COLUMNS[table]
+            words = (
+                KERNEL_COLUMNS[self.era]
+                if table == "CUPTI_ACTIVITY_KIND_KERNEL"
+                else COLUMNS[table]
+            )
             names = tuple(words.split())
             if self.era == "2022" and table == "NVTX_EVENTS":
                 names = names[:-1]  # no binaryData yet
-            declared = ", ".join(f'"{name}" {"TEXT" if name in _TEXT else "INTEGER"}' for name in names)
+            declared = ", ".join(
+                f'"{name}" {"TEXT" if name in _TEXT else "INTEGER"}' for name in names
+            )
             self.db.execute(f"CREATE TABLE {table} ({declared})")
             self._tables[table] = names
         return self._tables[table]
@@ -114,7 +136,12 @@ class Export:
         """Add one row; columns that are not given are NULL, columns the era does not have are dropped."""
         self.add_many(table, tuple(values), [tuple(values.values())])
 
-    def add_many(self, table: str, names: tuple[str, ...], rows: Iterator[tuple[object, ...]] | list[tuple[object, ...]]) -> None:
+    def add_many(
+        self,
+        table: str,
+        names: tuple[str, ...],
+        rows: Iterator[tuple[object, ...]] | list[tuple[object, ...]],
+    ) -> None:
         """Add rows of the named columns."""
         there = self.columns(table)
         kept = [at for at, name in enumerate(names) if name in there]
@@ -135,14 +162,57 @@ class Export:
 
 _U64, _INT, _SIZE = 18, 5, 22
 _SCHEMAS: dict[int, tuple[int, tuple[tuple[str, int, int], ...]]] = {
-    11: (24, (("NCCL communicator ID", _U64, 0), ("No. of ranks", _INT, 8), ("Rank", _INT, 12), ("CUDA device", _INT, 16))),
+    11: (
+        24,
+        (
+            ("NCCL communicator ID", _U64, 0),
+            ("No. of ranks", _INT, 8),
+            ("Rank", _INT, 12),
+            ("CUDA device", _INT, 16),
+        ),
+    ),
     4: (16, (("NCCL communicator ID", _U64, 0), ("Message size [bytes]", _SIZE, 8))),
-    5: (24, (("NCCL communicator ID", _U64, 0), ("Message size [bytes]", _SIZE, 8), ("Reduction operation", FIRST_SCHEMA + 16, 16))),
-    7: (24, (("NCCL communicator ID", _U64, 0), ("Message size [bytes]", _SIZE, 8), ("Reduction operation", FIRST_SCHEMA + 16, 16))),
-    9: (24, (("NCCL communicator ID", _U64, 0), ("Message size [bytes]", _SIZE, 8), ("Peer rank", _INT, 16))),
-    10: (24, (("NCCL communicator ID", _U64, 0), ("Message size [bytes]", _SIZE, 8), ("Peer rank", _INT, 16))),
+    5: (
+        24,
+        (
+            ("NCCL communicator ID", _U64, 0),
+            ("Message size [bytes]", _SIZE, 8),
+            ("Reduction operation", FIRST_SCHEMA + 16, 16),
+        ),
+    ),
+    7: (
+        24,
+        (
+            ("NCCL communicator ID", _U64, 0),
+            ("Message size [bytes]", _SIZE, 8),
+            ("Reduction operation", FIRST_SCHEMA + 16, 16),
+        ),
+    ),
+    9: (
+        24,
+        (
+            ("NCCL communicator ID", _U64, 0),
+            ("Message size [bytes]", _SIZE, 8),
+            ("Peer rank", _INT, 16),
+        ),
+    ),
+    10: (
+        24,
+        (
+            ("NCCL communicator ID", _U64, 0),
+            ("Message size [bytes]", _SIZE, 8),
+            ("Peer rank", _INT, 16),
+        ),
+    ),
 }
-NUMBERS = {"AllGather": 4, "AllReduce": 5, "ReduceScatter": 7, "Send": 9, "Recv": 10, "CommInitRankConfig": 11}
+NUMBERS = {
+    "AllGather": 4,
+    "AllReduce": 5,
+    "ReduceScatter": 7,
+    "Send": 9,
+    "Recv": 10,
+    "CommInitRankConfig": 11,
+}
 
 
 def blob(schema: int, payload: bytes, domain: int = 1) -> bytes:
@@ -168,11 +238,26 @@ def write_schemas(export: Export, copies: int, domain: int = 1) -> None:
     """Write NCCL's schemas once for each process, as exports do."""
     for _ in range(copies):
         for number, (size, entries) in _SCHEMAS.items():
-            export.add("NVTX_PAYLOAD_SCHEMAS", domainId=domain, schemaId=FIRST_SCHEMA + number, type=1, numEntries=len(entries), payloadSize=size)
+            export.add(
+                "NVTX_PAYLOAD_SCHEMAS",
+                domainId=domain,
+                schemaId=FIRST_SCHEMA + number,
+                type=1,
+                numEntries=len(entries),
+                payloadSize=size,
+            )
     for _ in range(copies):
         for number, (_, entries) in _SCHEMAS.items():
             for index, (name, kind, offset) in enumerate(entries):
-                export.add("NVTX_PAYLOAD_SCHEMA_ENTRIES", domainId=domain, schemaId=FIRST_SCHEMA + number, idx=index, type=kind, name=name, offset=offset or None)
+                export.add(
+                    "NVTX_PAYLOAD_SCHEMA_ENTRIES",
+                    domainId=domain,
+                    schemaId=FIRST_SCHEMA + number,
+                    idx=index,
+                    type=kind,
+                    name=name,
+                    offset=offset or None,
+                )
 
 
 # -- one process ----------------------------------------------------------------------------------
@@ -203,28 +288,108 @@ class Process:
     def launch(self, at: int, length: int = 4_000, name: str = "cudaLaunchKernel_v7000") -> int:
         """Add a runtime call; return its correlation id."""
         self.correlation += 1
-        self.export.add("CUPTI_ACTIVITY_KIND_RUNTIME", start=at, end=at + length, eventClass=0, globalTid=self.global_tid, correlationId=self.correlation, nameId=self.export.string(name), returnValue=0)
+        self.export.add(
+            "CUPTI_ACTIVITY_KIND_RUNTIME",
+            start=at,
+            end=at + length,
+            eventClass=0,
+            globalTid=self.global_tid,
+            correlationId=self.correlation,
+            nameId=self.export.string(name),
+            returnValue=0,
+        )
         return self.correlation
 
-    def kernel(self, name: str, start: int, end: int, *, stream: int = 7, correlation: int | None = None, **more: object) -> None:
+    def kernel(
+        self,
+        name: str,
+        start: int,
+        end: int,
+        *,
+        stream: int = 7,
+        correlation: int | None = None,
+        **more: object,
+    ) -> None:
         """Add a kernel, launched ahead of its start unless a correlation id is given."""
         if correlation is None:
             correlation = self.launch(start - _LEAD_NS)
         if self.recorded:
             words = self.export.string(name)
-            self.export.add("CUPTI_ACTIVITY_KIND_KERNEL", start=start, end=end, deviceId=self.device, contextId=1, streamId=stream, correlationId=correlation, globalPid=self.global_pid, demangledName=words, shortName=words, **more)
+            self.export.add(
+                "CUPTI_ACTIVITY_KIND_KERNEL",
+                start=start,
+                end=end,
+                deviceId=self.device,
+                contextId=1,
+                streamId=stream,
+                correlationId=correlation,
+                globalPid=self.global_pid,
+                demangledName=words,
+                shortName=words,
+                **more,
+            )
 
-    def copy(self, start: int, end: int, *, kind: int = 8, stream: int = 7, correlation: int = 0, **more: object) -> None:
+    def copy(
+        self,
+        start: int,
+        end: int,
+        *,
+        kind: int = 8,
+        stream: int = 7,
+        correlation: int = 0,
+        **more: object,
+    ) -> None:
         """Add a memcpy."""
-        self.export.add("CUPTI_ACTIVITY_KIND_MEMCPY", start=start, end=end, deviceId=self.device, contextId=1, streamId=stream, correlationId=correlation, globalPid=self.global_pid, bytes=1024, copyKind=kind, **more)
+        self.export.add(
+            "CUPTI_ACTIVITY_KIND_MEMCPY",
+            start=start,
+            end=end,
+            deviceId=self.device,
+            contextId=1,
+            streamId=stream,
+            correlationId=correlation,
+            globalPid=self.global_pid,
+            bytes=1024,
+            copyKind=kind,
+            **more,
+        )
 
-    def span(self, name: str, start: int, end: int | None, *, domain: int = 0, kind: int = 59, registered: bool = False, payload: bytes | None = None, tid: int | None = None) -> None:
+    def span(
+        self,
+        name: str,
+        start: int,
+        end: int | None,
+        *,
+        domain: int = 0,
+        kind: int = 59,
+        registered: bool = False,
+        payload: bytes | None = None,
+        tid: int | None = None,
+    ) -> None:
         """Add an NVTX range."""
         thread = self.global_pid | tid if tid is not None else self.global_tid
         words = {"textId": self.export.string(name)} if registered else {"text": name}
-        self.export.add("NVTX_EVENTS", start=start, end=end, eventType=kind, globalTid=thread, domainId=domain, binaryData=payload if self.export.blobs else None, **words)
+        self.export.add(
+            "NVTX_EVENTS",
+            start=start,
+            end=end,
+            eventType=kind,
+            globalTid=thread,
+            domainId=domain,
+            binaryData=payload if self.export.blobs else None,
+            **words,
+        )
 
-    def call(self, what: str, start: int, end: int, comm: int = 0, size: int = 0, last: int = 0, payload: bytes | None = None) -> None:
+    def call(
+        self,
+        what: str,
+        start: int,
+        end: int,
+        comm: int = 0,
+        size: int = 0,
+        last: int = 0,
+        payload: bytes | None = None,
+    ) -> None:
         """Add an NCCL call in NCCL's domain, with its payload."""
         if payload is None and comm:
             payload = call_blob(what, comm, size, last)
@@ -232,7 +397,9 @@ class Process:
 
     def domain(self) -> None:
         """Add the creation of NCCL's domain."""
-        self.export.add("NVTX_EVENTS", start=1, eventType=75, text="NCCL", globalTid=self.global_tid, domainId=1)
+        self.export.add(
+            "NVTX_EVENTS", start=1, eventType=75, text="NCCL", globalTid=self.global_tid, domainId=1
+        )
 
 
 # -- the Megatron case ------------------------------------------------------------------------------
@@ -292,7 +459,17 @@ class _Block:
 def blocks(rank: int, step: int) -> list[_Block]:
     """Return the blocks of a step, in order. Lengths differ by rank and step, shares do not."""
     base = 5_400_000 + 10_000 * rank + 1_000 * step
-    forward = [_Block("AllGather", "forward", base + 200 * at, (base + 200 * at) * FORWARD_HIDDEN // 100, 1, LARGE) for at in range(14)]
+    forward = [
+        _Block(
+            "AllGather",
+            "forward",
+            base + 200 * at,
+            (base + 200 * at) * FORWARD_HIDDEN // 100,
+            1,
+            LARGE,
+        )
+        for at in range(14)
+    ]
     names = ["AllGather"] * 14 + ["ReduceScatter"] * 18
     lengths = [base + 300 * at for at in range(len(names))]
     twice = SEGMENTS[step % len(SEGMENTS)] - 2 - 46 + 2  # two blocks are hidden whole
@@ -305,7 +482,10 @@ def blocks(rank: int, step: int) -> list[_Block]:
     hidden[-1] += total - sum(hidden)
     segments = [0, 0] + [2] * twice + [1] * (len(names) - 2 - twice)
     sizes = [LARGE] * 13 + [LAST] + [LARGE] * 18
-    backward = [_Block(what, "backward", *rest) for what, *rest in zip(names, lengths, hidden, segments, sizes, strict=True)]
+    backward = [
+        _Block(what, "backward", *rest)
+        for what, *rest in zip(names, lengths, hidden, segments, sizes, strict=True)
+    ]
     end = [_Block("AllReduce", "optimizer", 30_000 + 100 * rank, 0, 1, TINY) for _ in range(2)]
     return [*forward, *backward, *end]
 
@@ -362,10 +542,17 @@ def _write_rank(export: Export, shape: Shape, rank: int) -> Answer:
     process = Process(export, 1000 + rank, rank, recorded=rank in shape.devices)
     export.add("PROCESSES", globalPid=process.global_pid, pid=process.pid, name="python3")
     export.add("TARGET_INFO_GPU", id=rank, name="NVIDIA H100 80GB HBM3", uuid=f"GPU-{rank:04d}")
-    export.add("TARGET_INFO_CUDA_DEVICE", gpuId=rank, cudaId=rank, pid=process.pid, uuid=f"GPU-{rank:04d}")
+    export.add(
+        "TARGET_INFO_CUDA_DEVICE", gpuId=rank, cudaId=rank, pid=process.pid, uuid=f"GPU-{rank:04d}"
+    )
     process.domain()
     for at, comm in enumerate((DATA_COMM, WORLD_COMM)):
-        process.call("CommInitRankConfig", 10_000 * (at + 1), 10_000 * (at + 1) + 5_000, payload=init_blob(comm, shape.ranks, rank, rank))
+        process.call(
+            "CommInitRankConfig",
+            10_000 * (at + 1),
+            10_000 * (at + 1) + 5_000,
+            payload=init_blob(comm, shape.ranks, rank, rank),
+        )
     answer = Answer(first_ns=shape.first_ns)
     now = shape.first_ns
     for step in range(shape.steps):
@@ -373,7 +560,9 @@ def _write_rank(export: Export, shape: Shape, rank: int) -> Answer:
     return answer
 
 
-def _write_step(process: Process, shape: Shape, rank: int, step: int, now: int, answer: Answer) -> int:
+def _write_step(
+    process: Process, shape: Shape, rank: int, step: int, now: int, answer: Answer
+) -> int:
     begun, phase, phase_begun = now, "", now
     spans: list[tuple[str, int, int]] = []
     for at, block in enumerate(blocks(rank, step)):
@@ -392,11 +581,15 @@ def _write_step(process: Process, shape: Shape, rank: int, step: int, now: int, 
         for name, start, end in spans:
             # 100 ns of host time lie before the first launch inside; outer ranges reach further.
             outer = {"layers": 0, "step ": 2}.get(name[:6] if name[:5] != "step " else "step ", 1)
-            process.span(name, start - _LEAD_NS - 100 * (outer + 1), end - _LEAD_NS - 100 * (2 - outer) - 100)
+            process.span(
+                name, start - _LEAD_NS - 100 * (outer + 1), end - _LEAD_NS - 100 * (2 - outer) - 100
+            )
     return now
 
 
-def _write_block(process: Process, shape: Shape, block: _Block, now: int, answer: Answer, at: int) -> int:
+def _write_block(
+    process: Process, shape: Shape, block: _Block, now: int, answer: Answer, at: int
+) -> int:
     _compute(process, shape, _ALONE[block.phase], now, now + _ALONE_NS, answer)
     start = now + _ALONE_NS
     end = start + block.length
@@ -415,7 +608,11 @@ def _write_block(process: Process, shape: Shape, block: _Block, now: int, answer
     answer.kernels += 1
     for depth in range(shape.layers):
         host = start - _LEAD_NS - 50
-        process.span(f"aten::op{depth % 40}, op_id = {answer.kernels * 100 + depth}", host - _ALONE_NS // 2 + depth * 20, host - _ALONE_NS // 2 + 20_000 - depth * 20)
+        process.span(
+            f"aten::op{depth % 40}, op_id = {answer.kernels * 100 + depth}",
+            host - _ALONE_NS // 2 + depth * 20,
+            host - _ALONE_NS // 2 + 20_000 - depth * 20,
+        )
     return end
 
 
@@ -432,7 +629,9 @@ def _collective(process: Process, block: _Block, start: int, end: int) -> None:
     process.kernel(_KERNELS[block.what], start, end, stream=20, correlation=correlation)
 
 
-def _compute(process: Process, shape: Shape, name: str, start: int, end: int, answer: Answer) -> None:
+def _compute(
+    process: Process, shape: Shape, name: str, start: int, end: int, answer: Answer
+) -> None:
     """Add compute without a gap, in `split` kernels."""
     answer.compute_ns += end - start
     answer.last_ns = max(answer.last_ns, end)
@@ -449,13 +648,53 @@ def _compute(process: Process, shape: Shape, name: str, start: int, end: int, an
     export.add_many(
         "CUPTI_ACTIVITY_KIND_RUNTIME",
         ("start", "end", "eventClass", "globalTid", "correlationId", "nameId", "returnValue"),
-        ((at - _LEAD_NS, at - _LEAD_NS + 1, 0, tid, first + number, call, 0) for number, at in enumerate(edges[:-1])),
+        (
+            (at - _LEAD_NS, at - _LEAD_NS + 1, 0, tid, first + number, call, 0)
+            for number, at in enumerate(edges[:-1])
+        ),
     )
     if process.recorded:
         export.add_many(
             "CUPTI_ACTIVITY_KIND_KERNEL",
-            ("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid", "demangledName", "shortName", "registersPerThread", "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ"),
-            ((low, high, device, 1, 7, first + number, pid, words, words, 64, 128, 1, 1, 256, 1, 1) for number, (low, high) in enumerate(zip(edges, edges[1:], strict=False))),
+            (
+                "start",
+                "end",
+                "deviceId",
+                "contextId",
+                "streamId",
+                "correlationId",
+                "globalPid",
+                "demangledName",
+                "shortName",
+                "registersPerThread",
+                "gridX",
+                "gridY",
+                "gridZ",
+                "blockX",
+                "blockY",
+                "blockZ",
+            ),
+            (
+                (
+                    low,
+                    high,
+                    device,
+                    1,
+                    7,
+                    first + number,
+                    pid,
+                    words,
+                    words,
+                    64,
+                    128,
+                    1,
+                    1,
+                    256,
+                    1,
+                    1,
+                )
+                for number, (low, high) in enumerate(zip(edges, edges[1:], strict=False))
+            ),
         )
 
 

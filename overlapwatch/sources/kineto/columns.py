@@ -140,13 +140,15 @@ class Columns:
 
     @property
     def device(self) -> NDArray[np.void]:
-        """DEVICE rows."""
-        return np.concatenate(self._device) if self._device else np.empty(0, DEVICE)
+        """DEVICE rows, in the order of the file."""
+        self._device = [np.concatenate([np.empty(0, DEVICE), *self._device])]
+        return self._device[0]
 
     @property
     def host(self) -> NDArray[np.void]:
-        """HOST rows."""
-        return np.concatenate(self._host) if self._host else np.empty(0, HOST)
+        """HOST rows, in the order of the file."""
+        self._host = [np.concatenate([np.empty(0, HOST), *self._host])]
+        return self._host[0]
 
     def add(self, events: Iterable[Event | Other]) -> None:
         """Take one block of events."""

@@ -84,6 +84,8 @@ _SPACES = bytes.maketrans(_CONTROL, b" " * len(_CONTROL))
 _BREAKS = bytes.maketrans(b"\t\n\r", b"   ")
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _MARKS = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]|"', re.DOTALL)
+_OPEN_STRING = b'"'
+"""A quote that none follows: what stands after it is in a string whose end is not in the text."""
 
 
 def decode(chunk: bytes | memoryview) -> tuple[list[Event | Other], int, bool]:
@@ -137,6 +139,8 @@ def objects(text: bytes) -> Iterator[bytes]:
             if depth == 0 and start >= 0:
                 yield text[start : match.end()]
             depth = max(depth, 0)
+        elif mark == _OPEN_STRING:
+            return
 
 
 def end_of_array(text: bytes) -> int:
@@ -150,6 +154,8 @@ def end_of_array(text: bytes) -> int:
             if depth == 0:
                 return match.start() if mark == b"]" else -1
             depth -= 1
+        elif mark == _OPEN_STRING:
+            break
     return -1
 
 
@@ -166,6 +172,8 @@ def end_of_objects(text: bytes) -> int:
                 break
             if depth == 0:
                 end = match.end()
+        elif mark == _OPEN_STRING:
+            break
     return end
 
 

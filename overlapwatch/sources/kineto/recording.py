@@ -63,11 +63,8 @@ def recordings_of(
 ) -> list[Recording]:
     """Return the Recordings of a trace, by device number."""
     columns = trace.columns
-    device, host = columns.device, columns.host
-    for rows in (device, host):
-        rows["start"] += trace.base_ns
-        rows["end"] += trace.base_ns
-    maker = _Maker(trace, host, columns.names.texts(), patterns)
+    device, host = (_based(rows, trace.base_ns) for rows in (columns.device, columns.host))
+    maker = _Maker(trace, host, device, columns.names.texts(), patterns)
     work = device[np.isin(device["what"], (What.KERNEL, What.COPY))]
     numbers = np.unique(work["device"]).tolist()
     if not numbers:
@@ -86,6 +83,7 @@ class _Maker:
         self,
         trace: Trace,
         host: NDArray[np.void],
+        device: NDArray[np.void],
         names: list[str],
         patterns: Sequence[re.Pattern[str]],
     ) -> None:
@@ -100,6 +98,10 @@ class _Maker:
         self._made = calls_made(at_device, self._calls)
         self._runtime = host[host["what"] == What.RUNTIME]
         self._ranges = host[host["what"] == What.RANGE]
+        # Annotations of the device repeat those of the host; they serve where the host has none.
+        self._shown = self._ranges
+        if not len(self._ranges):
+            self._shown = device[device["what"] == What.DEVICE_RANGE]
         self._steps = host_steps(self._ranges, dict(enumerate(names, 1)))
         self._skipped = [
             Skipped(what, count, why) for (what, why), count in trace.columns.skipped.items()
@@ -125,14 +127,14 @@ class _Maker:
             origin=replace(self._trace.origin, device="cpu"),
             compute=compute,
             communication=records,
-            ranges=lane(self._ranges),
+            ranges=lane(self._shown),
             payloads=_joined(
                 on_host.payloads_of(theirs, self._calls, 0),
                 payloads_of(self._made, self._calls, np.full(len(self._made), -1)),
             ),
             compute_rule=on_host.COMPUTE_RULE,
             steps=self._steps,
-            names=self._named(self._ranges["name"]),
+            names=self._named(self._shown["name"]),
             groups=dict(self._trace.groups),
             skipped=tuple(self._skipped),
             unknown=tuple(unknown),
@@ -192,7 +194,7 @@ class _Maker:
             _numbers_of(self._steps, launched_in[origin]),
             _numbers_of(steps, step_of(steps, records["start"])),
         )
-        names = self._named(np.concatenate((rows["name"], self._ranges["name"])))
+        names = self._named(np.concatenate((rows["name"], self._shown["name"])))
         self._add_sites(names, records, launches.at(origin))
         payloads = payloads_of(made, self._calls, record_of_call)
         if alone and len(self._on_host):
@@ -213,7 +215,7 @@ class _Maker:
             communication=records,
             copies=lane(rows[copies], phase[copies]),
             fused=lane(rows[fused], phase[fused]),
-            ranges=lane(self._ranges),
+            ranges=lane(self._shown),
             payloads=payloads,
             phase_rule=phase_rule,
             compute_rule=COMPUTE_RULE,
@@ -320,6 +322,14 @@ class _Maker:
             because = "they were launched before the capture, or no runtime call was recorded"
             unknown.append(Unknown(f"launch of {lost:,} device events", because))
         return unknown
+
+
+def _based(rows: NDArray[np.void], base_ns: int) -> NDArray[np.void]:
+    """Return the rows with their times counted from 1970."""
+    rows = rows.copy()
+    rows["start"] += base_ns
+    rows["end"] += base_ns
+    return rows
 
 
 def _numbers_of(steps: NDArray[np.void], place: NDArray[np.int64]) -> NDArray[np.uint32]:

@@ -177,7 +177,11 @@ def _classified(
 
 def _only_process(tables: Tables, ranges: Ranges) -> int | None:
     """Return the process of an export that has one; None where there are several or none."""
-    owners = {owner >> 24 for (owner,) in tables.rows("PROCESSES", ("globalPid",)) if isinstance(owner, int)}
+    owners = {
+        owner >> 24
+        for (owner,) in tables.rows("PROCESSES", ("globalPid",))
+        if isinstance(owner, int)
+    }
     callers = set(np.unique(ranges.thread >> 24).tolist())
     return next((one.pop() for one in (callers, owners) if len(one) == 1), None)
 

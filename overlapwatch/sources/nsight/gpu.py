@@ -172,14 +172,13 @@ def _faults(start: I64, end: I64, capture: Capture) -> NDArray[np.uint8]:
         return fault
     low, high = capture.start_ns, capture.end_ns
     longest = _LONGEST_NS if low is None or high is None else high - low + _SLACK_NS
+    there = (start != MISSING) & (end != MISSING) & (start != 0) & (end != 0)
     half = 1 << 62  # beyond it a difference would not fit
-    timed = (np.abs(start) < half) & (np.abs(end) < half) & (start != 0) & (end != 0)
-    length = np.where(timed, end, 0) - np.where(timed, start, 0)
-    fault[length > longest] = Fault.TOO_LONG
+    near = (start > -half) & (start < half) & (end > -half) & (end < half)
+    length = np.where(near, end, 0) - np.where(near, start, 0)
     fault[length < 0] = Fault.REVERSED
-    wild = (start != MISSING) & (end != MISSING) & (start != 0) & (end != 0) & ~timed
-    fault[~timed] = Fault.NO_TIME
-    fault[wild] = Fault.TOO_LONG
+    fault[(length > longest) | ~near] = Fault.TOO_LONG
+    fault[~there] = Fault.NO_TIME
     if low is not None and high is not None:
         outside = (start < low - _SLACK_NS) | (start > high + _SLACK_NS)
         # Where many lie outside, these are not the capture's edges on this clock.

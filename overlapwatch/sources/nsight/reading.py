@@ -110,7 +110,7 @@ def _open_one(
             if not any(one in _MARKERS or one.startswith(_PREFIX) for one in tables.names()):
                 raise InputError(f"{path}: {_foreign(tables)}")
             found = recordings(tables, wanted, progress)
-        except (sqlite3.Error, ArithmeticError, ValueError, LookupError) as error:
+        except (sqlite3.Error, ArithmeticError, ValueError, LookupError, MemoryError) as error:
             raise InputError(
                 f"{path}: the export is damaged and cannot be read ({error})"
             ) from error

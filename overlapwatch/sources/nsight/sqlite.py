@@ -27,6 +27,8 @@ MAGIC = b"SQLite format 3\0"
 _WAL_HEADER = 32  # a write-ahead log without frames is no longer than its header
 _FEW = 50_000  # below this many rows the fast reader's start costs more than it saves
 _CHUNK = 65_536
+_FAILURES = (sqlite3.Error, UnicodeError, OverflowError, MemoryError)
+"""What a damaged file can make of a query: Python also fails to decode what sqlite says went wrong."""
 
 
 def is_sqlite(path: Path) -> bool:
@@ -52,17 +54,21 @@ class SqliteTables:
             InputError: it cannot be opened, or its schema cannot be read.
         """
         self.path = path
-        self.notes = _beside(path)
+        self.notes = [*_cut_short(path), *_beside(path)]
         self._uri = f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1"
         self._use_fast = use_fast and fast.available()
         self._columns: dict[str, tuple[str, ...]] = {}
         try:
             self._stat = _stat(path)
             self._db = sqlite3.connect(self._uri, uri=True)
-            self._db.text_factory = _decode
+        except (*_FAILURES, OSError) as error:
+            raise InputError(f"{path}: the sqlite file cannot be opened: {error}") from None
+        self._db.text_factory = _decode
+        try:
             found = self._db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
             self._names = frozenset(name for (name,) in found if isinstance(name, str))
-        except (sqlite3.Error, OSError) as error:
+        except _FAILURES as error:
+            self._db.close()
             raise InputError(f"{path}: the sqlite file cannot be read: {error}") from None
 
     def names(self) -> Collection[str]:
@@ -76,7 +82,7 @@ class SqliteTables:
         if table not in self._columns:
             try:
                 info = self._db.execute(f"PRAGMA table_info({_quoted(table)})").fetchall()
-            except sqlite3.Error as error:
+            except _FAILURES as error:
                 self._damaged(table, error)
                 info = []
             self._columns[table] = tuple(row[1] for row in info if isinstance(row[1], str))
@@ -88,7 +94,7 @@ class SqliteTables:
             return 0
         try:
             found = self._db.execute(f"SELECT count(*) FROM {_quoted(table)}").fetchone()
-        except sqlite3.Error:
+        except _FAILURES:
             return 0
         return int(found[0])
 
@@ -154,7 +160,7 @@ class SqliteTables:
         try:
             edges = f"SELECT min(rowid), max(rowid) FROM {_quoted(table)}"
             first, last = self._db.execute(edges).fetchone()
-        except sqlite3.Error:
+        except _FAILURES:
             return None
         if not (isinstance(first, int) and isinstance(last, int)) or last - first < _FEW:
             return None
@@ -192,14 +198,14 @@ class SqliteTables:
         failure: Exception | None = None
         try:
             cursor = self._db.execute(f"SELECT {select} FROM {_quoted(table)}{where}", bound)
-        except (sqlite3.Error, OverflowError) as error:
+        except _FAILURES as error:
             self._damaged(table, error)
             return
         while failure is None:
             chunk: list[tuple[Value, ...]] = []
             try:
                 chunk.extend(islice(cursor, _CHUNK))  # what came before a damaged page stays in it
-            except (sqlite3.Error, OverflowError) as error:
+            except _FAILURES as error:
                 failure = error
             if chunk:
                 yield chunk
@@ -216,6 +222,23 @@ class SqliteTables:
 def _stat(path: Path) -> tuple[int, int]:
     found = path.stat()
     return found.st_size, found.st_mtime_ns
+
+
+def _cut_short(path: Path) -> list[str]:
+    """Say if the file is shorter than its header says it is."""
+    try:
+        with path.open("rb") as file:
+            header = file.read(100)
+        there = path.stat().st_size
+    except OSError:
+        return []  # opening it will say why
+    if len(header) < 100 or header[24:28] != header[92:96]:  # its writer kept no count of pages
+        return []
+    page = int.from_bytes(header[16:18], "big")
+    size = (65_536 if page == 1 else page) * int.from_bytes(header[28:32], "big")
+    if there >= size:
+        return []
+    return [f"the file is damaged: cut short, {there} of {size} bytes are there"]
 
 
 def _beside(path: Path) -> list[str]:
