@@ -31,9 +31,8 @@ def main() -> None:
         if options.out.exists():
             sys.exit(f"{options.out} is there already")
         answers = write_megatron(options.out, shape)
-    print(
-        f"{options.out}: {sum(one.kernels for one in answers.values()):,} kernels on devices {', '.join(map(str, answers))}"
-    )
+    kernels = sum(one.kernels for one in answers.values())
+    print(f"{options.out}: {kernels:,} kernels on devices {', '.join(map(str, answers))}")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """A process group of one, and a recorder on a clock that the test drives."""
 
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -17,12 +18,13 @@ from tests.support.training import alone
 
 @dataclass
 class Clock:
-    """Host time in ns: it goes on by one at each look, so that no two moments are the same."""
+    """Host time in ns: it goes on by one at each look, so that no two moments are the same. Or the real one."""
 
     ns: int = 1_000
+    real: bool = False
 
     def __call__(self) -> int:
-        self.ns += 1
+        self.ns = time.perf_counter_ns() if self.real else self.ns + 1
         return self.ns
 
 

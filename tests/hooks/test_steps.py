@@ -132,7 +132,7 @@ def test_a_closure_that_runs_the_model_ends_steps_too(stage: Stage) -> None:
     for _ in range(3):
         stage.optimizer.step(closure)
         ends.append(stage.bench.clock.ns)
-    assert [step[::2] for step in stage.steps()] == [(1, ends[0]), (2, ends[1]), (3, 0)]
+    assert [step[::2] for step in stage.steps()] == [(n, ends[n - 1]) for n in (1, 2, 3)]
     # Before and behind the closure it is the optimizer's time, in the closure it is the model's. What comes before the
     # closure's forward is still counted to the step before, which ends there.
     assert stage.spans() == [(1, True), (1, True), (1, True), (2, True), (2, True), (3, True)]

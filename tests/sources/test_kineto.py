@@ -323,5 +323,3 @@ def test_operators_count_whole_frames_do_not_and_calls_are_cut_out(read):
     assert spans == [(5000, 15_000), (30_000, 35_000), (40_000, 45_000), (55_000, 60_000)]
     assert tl.communication[["launch", "start", "finish"]].tolist() == [(46_000, 46_000, 76_000)]
     assert analyse(recording).partition.overlap_ns == 5000
-
-

@@ -76,7 +76,9 @@ def test_kinds_of_the_reference(read):
         "v100_2rank_allreduce_rank1_device_events.json.gz": {Kind.ALL_REDUCE: 2020},
     }
     for name, expected in kinds.items():
-        found, count = np.unique(read(name).timeline.communication["collective"], return_counts=True)
+        found, count = np.unique(
+            read(name).timeline.communication["collective"], return_counts=True
+        )
         assert dict(zip(found.tolist(), count.tolist(), strict=True)) == expected
 
 

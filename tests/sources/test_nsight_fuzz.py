@@ -10,7 +10,7 @@ from overlapwatch.accounting.partition import partition
 from overlapwatch.accounting.window import capture_window
 from overlapwatch.errors import InputError
 from overlapwatch.sources.nsight import open_nsight
-from tests.support.nsight_case import Export, Process, init_blob, write_schemas
+from tests.support.nsight_export import Export, Process, init_blob, write_schemas
 
 MS = 1_000_000
 NAMES = ("gemm", "ncclDevKernel_AllReduce_Sum_f32_RING_LL", "ncclDevKernel_Generic_1")
@@ -106,8 +106,7 @@ def test_any_value_in_any_column(value: object, tmp_path: Path) -> None:
     unused = {"launchType", "registersPerThread", "callchainId", "color", "category"}
     for table, column in columns:
         if (
-            table == "StringIds"
-            and column == "id"
+            (table == "StringIds" and column == "id")
             or column in unused
             or (table, column[:4]) == ("CUPTI_ACTIVITY_KIND_KERNEL", "grid")
         ):

@@ -12,7 +12,7 @@ from overlapwatch.accounting.window import capture_window
 from overlapwatch.sources.nsight import open_nsight
 from overlapwatch.timeline.model import Timeline
 from overlapwatch.vocabulary import CollectiveKind as Kind
-from tests.support.nsight_case import Export, Process, blob, call_blob, init_blob, write_schemas
+from tests.support.nsight_export import Export, Process, blob, call_blob, init_blob, write_schemas
 
 COMM = 0xFEDCBA9876543210
 MS = 1_000_000

@@ -9,7 +9,7 @@ import pytest
 from overlapwatch.sources.nsight import open_nsight
 from overlapwatch.sources.nsight.gpu import FAULTS, Fault
 from overlapwatch.timeline.model import Recording, Timeline
-from tests.support.nsight_case import Export, Process
+from tests.support.nsight_export import Export, Process
 
 MS = 1_000_000
 T = 50 * MS

@@ -298,7 +298,7 @@ def _externals(args: list[Any]) -> I64:
 def _numbers(values: list[Any], limit: int = 2**62) -> I64:
     """Return whole numbers; 0 for whatever is none."""
     try:  # nearly always all are
-        numbers = np.array(values, np.int64)
+        numbers = np.array(values, np.int64).reshape(len(values))  # not of lists
     except (TypeError, ValueError, OverflowError):
         numbers = np.array([_number(value) for value in values], np.int64)
     return np.where((numbers > -limit) & (numbers < limit), numbers, 0)

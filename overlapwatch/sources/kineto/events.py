@@ -83,6 +83,7 @@ _CONTROL = bytes(range(9)) + b"\x0b\x0c" + bytes(range(14, 32)) + b"\x7f"
 _SPACES = bytes.maketrans(_CONTROL, b" " * len(_CONTROL))
 _BREAKS = bytes.maketrans(b"\t\n\r", b"   ")
 _STRING = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
+_BETWEEN = re.compile(rb'\}\s*,\s*(?=\{\s*"ph"\s*:)')
 _MARKS = re.compile(rb'"(?:[^"\\]|\\.)*"|[{}\[\]]|"', re.DOTALL)
 _OPEN_STRING = b'"'
 """A quote that none follows: what stands after it is in a string whose end is not in the text."""
@@ -102,13 +103,27 @@ def decode(chunk: bytes | memoryview) -> tuple[list[Event | Other], int, bool]:
         pass
     events: list[Event | Other] = []
     bad = 0
-    for one in objects(body[1:-1]):
-        event = _decode_one(one)
-        if event is None:
-            bad += 1
-        else:
-            events.append(event)
+    for piece in _pieces(body[1:-1]):
+        event = _decode_one(piece)
+        inside = [] if event is not None else [_decode_one(one) for one in objects(piece)]
+        found = [one for one in (event, *inside) if one is not None]
+        events += found
+        bad += max(len(inside), 1) - len(found)
     return events, bad, True
+
+
+def _pieces(text: bytes) -> Iterator[bytes]:
+    """Yield the events of an array's inside, whole or damaged.
+
+    They are cut where one ends and the next begins with `"ph"`, which no string can contain, so that
+    a quote that is missing in one event does not swallow the others. A piece may hold several events
+    where they do not begin so.
+    """
+    pieces = _BETWEEN.split(text)
+    for place, piece in enumerate(pieces, 1):
+        whole = piece if place == len(pieces) else piece + b"}"
+        if whole.strip():
+            yield whole.strip(b", \t\r\n")
 
 
 def repaired(text: bytes) -> bytes:

@@ -39,7 +39,7 @@ def ns_of(text: bytes) -> int | None:
         value = Decimal(plain.decode("ascii"))
     except (InvalidOperation, UnicodeDecodeError, ValueError):
         return None
-    if not value.is_finite() or abs(value) >= LIMIT_NS:
+    if not value.is_finite() or value.adjusted() > _DIGITS:
         return None
     ns = int((value * 1000).to_integral_value(ROUND_HALF_UP))
     return ns if abs(ns) < LIMIT_NS else None

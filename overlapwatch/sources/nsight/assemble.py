@@ -4,76 +4,30 @@ In: `Tables`. Out: `recordings`. Times are ns of the session, as the export has 
 the seconds that the Nsight Systems GUI shows. Two ranks that each call their only GPU device 0 stay apart,
 since a timeline is keyed by process and device. A process that made NCCL calls and has no GPU rows gets
 a timeline too: its calls are known, its device was not recorded, and they are not the calls of others.
-
-It does not know which rank a process is unless initialisation calls say so or the file's name does.
 """
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from overlapwatch.rules import KernelClass
-from overlapwatch.sources.nsight import unknowns
-from overlapwatch.sources.nsight.about import About, read_about
-from overlapwatch.sources.nsight.calls import Calls, Communicator, Role, is_nccl, read_calls
-from overlapwatch.sources.nsight.communication import Communication, communication_of
-from overlapwatch.sources.nsight.gpu import (
-    COPY_KINDS,
-    FAULTS,
-    Activity,
-    Fault,
-    read_capture,
-    read_copies,
-    read_graphs,
-    read_kernels,
-)
-from overlapwatch.sources.nsight.names import NameTable, distinct, strings
-from overlapwatch.sources.nsight.nvtx import Ranges, read_ranges
-from overlapwatch.sources.nsight.ranks import Ranks, ranks_of
+from overlapwatch.sources.nsight.about import About
+from overlapwatch.sources.nsight.calls import Role, is_nccl
+from overlapwatch.sources.nsight.contents import Contents, read_contents
+from overlapwatch.sources.nsight.gpu import FAULTS, Activity, Fault
+from overlapwatch.sources.nsight.names import distinct
 from overlapwatch.sources.nsight.tables import MISSING, Tables
-from overlapwatch.timeline.classify import classify
-from overlapwatch.timeline.model import I64, Lane, Origin, Recording, Skipped, Timeline, Unknown
-from overlapwatch.vocabulary import PAYLOAD, RECORD, Name, NameKind, RecordKind
+from overlapwatch.sources.nsight.unknowns import Told, unknowns
+from overlapwatch.timeline.model import I64, Lane, Origin, Recording, Skipped, Timeline
+from overlapwatch.vocabulary import PAYLOAD, RECORD, RecordKind
 
 COMPUTE_RULE = "kernels"
 NO_DEVICE = -1
-_GROUP_LIMIT = int(np.iinfo(np.uint16).max)
 _STREAM_LIMIT = int(np.iinfo(np.uint16).max)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Kernels:
-    """Kernels and what their names say: one entry a kernel, except `texts` (by Name id)."""
-
-    rows: Activity
-    kernel_class: NDArray[np.uint8]
-    kind: NDArray[np.uint8]
-    name: NDArray[np.uint32]
-    nameless: NDArray[np.bool_]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _File:
-    """Everything read from the export."""
-
-    about: About
-    kernels: _Kernels
-    copies: Activity
-    copy_name: NDArray[np.uint32]
-    graphs: Activity
-    ranges: Ranges
-    calls: Calls
-    communicators: Mapping[int, Communicator]
-    communication: Communication
-    names: NameTable
-    groups: Mapping[int, Name]
-    group_ids: Mapping[int, int]
-    ranks: Ranks
-    range_lanes: dict[int, Lane] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +48,7 @@ def recordings(
         wanted: what of it.
         step: called with (parts done, parts in all).
     """
-    file = _read(tables, wanted.patterns, step or _quiet)
+    file = read_contents(tables, wanted.patterns, step or (lambda _done, _total: None))
     keys = [key for key in _keys(file) if wanted.devices is None or key[1] in wanted.devices]
     first_of: dict[int, int] = {}
     for process, device in keys:
@@ -105,123 +59,7 @@ def recordings(
     ]
 
 
-def _quiet(_done: int, _total: int) -> None:
-    """Nobody asked for progress."""
-
-
-def _read(
-    tables: Tables, patterns: Sequence[re.Pattern[str]], step: Callable[[int, int], object]
-) -> _File:
-    names = NameTable()
-    about = read_about(tables)
-    capture = read_capture(tables)
-    step(0, 4)
-    kernels = _classified(tables, read_kernels(tables, capture), patterns, names)
-    step(1, 4)
-    copies = read_copies(tables, capture)
-    graphs = read_graphs(tables, capture)
-    step(2, 4)
-    ranges = read_ranges(tables)
-    owner = _only_process(tables, ranges)
-    kernels = replace(kernels, rows=_owned(kernels.rows, owner))
-    copies, graphs = _owned(copies, owner), _owned(graphs, owner)
-    calls, communicators = read_calls(tables, ranges)
-    step(3, 4)
-    communication = communication_of(
-        tables,
-        kernels.rows,
-        (kernels.kernel_class, kernels.kind),
-        copies,
-        ranges,
-        calls,
-        communicators,
-        names,
-    )
-    processes = np.unique(calls.thread >> 24).tolist()
-    processes += np.unique(kernels.rows.process).tolist()
-    ranks = ranks_of(tables.path.name, sorted(set(processes)), calls, communicators)
-    groups = _groups(calls, communicators, ranks)
-    step(4, 4)
-    return _File(
-        about=about,
-        kernels=kernels,
-        copies=copies,
-        copy_name=_copy_names(copies, names),
-        graphs=graphs,
-        ranges=ranges,
-        calls=calls,
-        communicators=communicators,
-        communication=communication,
-        names=names,
-        groups={number: name for number, name in groups.values()},
-        group_ids={comm: number for comm, (number, _) in groups.items()},
-        ranks=ranks,
-    )
-
-
-def _classified(
-    tables: Tables, rows: Activity, patterns: Sequence[re.Pattern[str]], names: NameTable
-) -> _Kernels:
-    """Return the kernels with class, kind and name, each decided once a name."""
-    ids, place = distinct(rows.label)
-    texts = strings(tables, ids)
-    words = [texts.get(number, "") for number in ids.tolist()]
-    classes = classify(words, patterns)
-    name = np.array([names.id_of(one) for one in words], np.uint32)
-    missing = np.array([not one for one in words], np.bool_)
-    if not len(ids):
-        none = np.empty(0, np.uint8)
-        return _Kernels(rows, none, none, np.empty(0, np.uint32), np.empty(0, np.bool_))
-    return _Kernels(rows, classes.kernel[place], classes.kind[place], name[place], missing[place])
-
-
-def _only_process(tables: Tables, ranges: Ranges) -> int | None:
-    """Return the process of an export that has one; None where there are several or none."""
-    owners = {
-        owner >> 24
-        for (owner,) in tables.rows("PROCESSES", ("globalPid",))
-        if isinstance(owner, int)
-    }
-    callers = set(np.unique(ranges.thread >> 24).tolist())
-    return next((one.pop() for one in (callers, owners) if len(one) == 1), None)
-
-
-def _owned(rows: Activity, owner: int | None) -> Activity:
-    """Return the rows with their process, where the export has no column for it and only one process."""
-    if owner is None or not len(rows) or (rows.process != MISSING).any():
-        return rows
-    return replace(rows, process=np.full(len(rows), owner, np.int64))
-
-
-def _copy_names(copies: Activity, names: NameTable) -> NDArray[np.uint32]:
-    kinds, place = distinct(copies.label)
-    ids = [names.id_of(COPY_KINDS.get(kind, "memcpy")) for kind in kinds.tolist()]
-    return np.array(ids, np.uint32)[place] if len(kinds) else np.empty(0, np.uint32)
-
-
-def _groups(
-    calls: Calls, communicators: Mapping[int, Communicator], ranks: Ranks
-) -> dict[int, tuple[int, Name]]:
-    """Return id and Name of each communicator that a call names."""
-    used = np.unique(calls.communicator[calls.role == Role.DATA])
-    groups = {}
-    for number, comm in enumerate(used[used != 0].tolist()[:_GROUP_LIMIT], 1):
-        known = communicators.get(comm, Communicator())
-        name = Name(
-            number,
-            NameKind.GROUP,
-            f"communicator {comm:016x}",
-            members=ranks.of_members(known),
-            elements=known.ranks,
-        )
-        groups[comm] = number, name
-    return groups
-
-
-# -- one timeline ------------------------------------------------------------------------------
-
-
-def _keys(file: _File) -> list[tuple[int, int]]:
+def _keys(file: Contents) -> list[tuple[int, int]]:
     """Return (process, device) of each timeline; NO_DEVICE where only calls were recorded."""
     found: set[tuple[int, int]] = set()
     for rows in (file.kernels.rows, file.copies, file.graphs):
@@ -236,7 +74,7 @@ def _keys(file: _File) -> list[tuple[int, int]]:
 
 
 def _recording(
-    tables: Tables, file: _File, process: int, device: int, *, adopts: bool
+    tables: Tables, file: Contents, process: int, device: int, *, adopts: bool
 ) -> Recording:
     """Return the Recording of one process on one device.
 
@@ -251,7 +89,7 @@ def _recording(
     )
     rows = rows[np.argsort(file.communication.start[rows], kind="stable")]
     records = _records(file, rows)
-    payloads = _payloads(file, process, device, rows, adopts=adopts)
+    payloads = _payloads(file, process, rows, adopts=adopts)
     compute = _lane(
         kernels.rows, good & (kernels.kernel_class == KernelClass.COMPUTE), kernels.name
     )
@@ -263,7 +101,7 @@ def _recording(
         *_skipped("copies", copies.fault[copied]),
         *(file.ranges.skipped if adopts else ()),
     ]
-    told = unknowns.Told(
+    told = Told(
         device=device,
         records=records,
         rows=rows,
@@ -275,6 +113,7 @@ def _recording(
         ),
         nameless=int((good & kernels.nameless).sum()),
         graphs=int(graphs.sum()),
+        graph_calls=file.graph_calls.get(process, 0),
         graph_ns=int(
             (file.graphs.end - file.graphs.start)[graphs & (file.graphs.fault == Fault.NONE)].sum()
         ),
@@ -300,7 +139,7 @@ def _recording(
         groups=file.groups,
         skipped=tuple(skipped),
         unknown=tuple(
-            unknowns.unknowns(tables, file.calls, file.about, file.communication, file.ranks, told)
+            unknowns(tables, file.calls, file.about, file.communication, file.ranks, told)
         ),
     )
     return Recording(
@@ -329,7 +168,7 @@ def _lane(rows: Activity, chosen: NDArray[np.bool_], name: NDArray[np.uint32]) -
     return Lane(start, rows.end[index], name[index], np.zeros(len(index), np.uint8))
 
 
-def _ranges(file: _File, process: int) -> Lane:
+def _ranges(file: Contents, process: int) -> Lane:
     """Return the ranges of a process, shared by its devices; NCCL's own are calls, not ranges."""
     if process not in file.range_lanes:
         ranges = file.ranges
@@ -346,7 +185,7 @@ def _ranges(file: _File, process: int) -> Lane:
     return file.range_lanes[process]
 
 
-def _records(file: _File, rows: I64) -> NDArray[np.void]:
+def _records(file: Contents, rows: I64) -> NDArray[np.void]:
     told = file.communication
     records = np.zeros(len(rows), RECORD)
     records["kind"] = RecordKind.COLLECTIVE
@@ -361,9 +200,7 @@ def _records(file: _File, rows: I64) -> NDArray[np.void]:
     return records
 
 
-def _payloads(
-    file: _File, process: int, device: int, rows: I64, *, adopts: bool
-) -> NDArray[np.void]:
+def _payloads(file: Contents, process: int, rows: I64, *, adopts: bool) -> NDArray[np.void]:
     calls = file.calls
     mine = (calls.role == Role.DATA) & (calls.thread >> 24 == process)
     work = file.communication.work_of_call
@@ -394,7 +231,7 @@ def _card(about: About, process: int, device: int) -> dict[str, str]:
 
 
 def _counters(
-    file: _File, records: NDArray[np.void], rows: I64, payloads: NDArray[np.void]
+    file: Contents, records: NDArray[np.void], rows: I64, payloads: NDArray[np.void]
 ) -> dict[str, int]:
     told = file.communication
     return {

@@ -13,6 +13,7 @@ import importlib.util
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -37,13 +38,14 @@ def integers(
         uri: an sqlite URI, with what makes it read-only.
         select: a query that ends before its WHERE; its columns are integers, never NULL.
         columns: what to call them.
-        first, last: row numbers, inclusive.
+        first: the first row's number.
+        last: the last row's.
     """
     parts = min(_PARTS, os.cpu_count() or 1)
     edges = np.linspace(first, last + 1, parts + 1).astype(np.int64).tolist()
     queries = [
         f"{select} WHERE rowid >= {low} AND rowid < {high}"
-        for low, high in zip(edges, edges[1:], strict=False)
+        for low, high in pairwise(edges)
         if high > low
     ]
     try:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from overlapwatch.sources.nsight.calls import Calls, Communicator
+from overlapwatch.sources.nsight.calls import Communicator
 
 _IN_NAME = re.compile(r"(?i)(?<![a-z])rank[_.-]?(\d{1,6})(?!\d)")
 
@@ -40,7 +40,6 @@ class Ranks:
 def ranks_of(
     file_name: str,
     processes: Sequence[int],
-    calls: Calls,
     communicators: Mapping[int, Communicator],
 ) -> Ranks:
     """Return what is known of ranks."""

@@ -93,7 +93,7 @@ class SqliteTables:
         if table not in self._names:
             return 0
         try:
-            found = self._db.execute(f"SELECT count(*) FROM {_quoted(table)}").fetchone()
+            found = self._db.execute(_select("count(*)", table)).fetchone()
         except _FAILURES:
             return 0
         return int(found[0])
@@ -158,16 +158,13 @@ class SqliteTables:
     def _fast(self, table: str, columns: Sequence[str]) -> dict[str, I64] | None:
         """Read integers in bulk, if there are many; None leaves it to the plain twin."""
         try:
-            edges = f"SELECT min(rowid), max(rowid) FROM {_quoted(table)}"
-            first, last = self._db.execute(edges).fetchone()
+            first, last = self._db.execute(_select("min(rowid), max(rowid)", table)).fetchone()
         except _FAILURES:
             return None
         if not (isinstance(first, int) and isinstance(last, int)) or last - first < _FEW:
             return None
         select = ", ".join(f"coalesce({_quoted(name)}, {MISSING})" for name in columns)
-        return fast.integers(
-            self._uri, f"SELECT {select} FROM {_quoted(table)}", columns, first, last
-        )
+        return fast.integers(self._uri, _select(select, table), columns, first, last)
 
     def _plain(
         self, table: str, columns: Sequence[str], only: tuple[str, I64] | None
@@ -193,11 +190,11 @@ class SqliteTables:
             if column not in self.columns(table):
                 return
             # One parameter however many values: the list becomes an index that each row is looked up in.
-            where = f" WHERE {_quoted(column)} IN (SELECT value FROM json_each(?))"
+            where = f" WHERE {_quoted(column)} IN (SELECT value FROM json_each(?))"  # noqa: S608 - see _select
             bound = ("[" + ",".join(map(str, values.tolist())) + "]",)
         failure: Exception | None = None
         try:
-            cursor = self._db.execute(f"SELECT {select} FROM {_quoted(table)}{where}", bound)
+            cursor = self._db.execute(_select(select, table) + where, bound)
         except _FAILURES as error:
             self._damaged(table, error)
             return
@@ -273,3 +270,8 @@ def _decode(raw: bytes) -> str:
 
 def _quoted(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
+
+
+def _select(what: str, table: str) -> str:
+    """Return a query. Names are quoted, and those the file itself lists; values are bound."""
+    return f"SELECT {what} FROM {_quoted(table)}"  # noqa: S608 - as said

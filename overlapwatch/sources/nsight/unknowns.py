@@ -26,7 +26,8 @@ BLOBS_FLAG = "--include-blobs=true"
 class Told:
     """One timeline: its device (-1 = none recorded), records, their rows, calls, kernel names.
 
-    `nameless` kernels have no name; `graphs` were traced as a whole, `graph_ns` long together.
+    `nameless` kernels have no name; `graphs` were traced as a whole, `graph_ns` long together; of
+    `graph_calls` graph launches of the process nothing was recorded.
     """
 
     device: int
@@ -36,6 +37,7 @@ class Told:
     names: tuple[str, ...]
     nameless: int
     graphs: int
+    graph_calls: int
     graph_ns: int
 
 
@@ -60,6 +62,11 @@ def unknowns(
             f"compute, communication, overlap and idle time inside {told.graphs} CUDA graph launches, "
             f"{told.graph_ns / 1e6:.3f} ms together",
             f"not measurable: the graphs were traced as a whole, without their kernels; record with {GRAPH_FLAG}",
+        )
+    if told.graph_calls:
+        yield Unknown(
+            f"compute, communication, overlap and idle time inside {told.graph_calls} CUDA graph launches",
+            f"not measurable: nothing that ran in them was recorded; record with {GRAPH_FLAG}",
         )
     if told.nameless:
         yield Unknown(
