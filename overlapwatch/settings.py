@@ -22,7 +22,7 @@ def _count(low: int, high: int) -> Callable[[str, Any], int]:
     def parse(name: str, value: Any) -> int:
         try:
             number = int(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise ConfigurationError(f"{name} must be a whole number, not {value!r}") from None
         if isinstance(value, float) and value != number:
             raise ConfigurationError(f"{name} must be a whole number, not {value!r}")
@@ -42,8 +42,13 @@ def _one_of(words: tuple[str, ...]) -> Callable[[str, Any], str]:
     return parse
 
 
-def _path(_name: str, value: Any) -> Path | None:
-    return Path(value).expanduser() if value else None
+def _path(name: str, value: Any) -> Path | None:
+    if value is None or value == "":
+        return None
+    try:
+        return Path(value).expanduser()
+    except (TypeError, RuntimeError):  # not a path at all; a home directory that nobody has
+        raise ConfigurationError(f"{name} must be a path, not {value!r}") from None
 
 
 def _words(_name: str, value: Any) -> tuple[Any, ...]:

@@ -72,7 +72,7 @@ ready_venv() {
   if [ "$1" = test ]; then
     # `--group` reads the development tools from pyproject.toml; pip knows it from 25.1 on.
     "$VENV/bin/python" -m pip install --help | grep -- --group >/dev/null || install pip constraints.txt -- --upgrade pip
-    install test pyproject.toml constraints.txt -- -e '.[torch]' --group dev
+    install test pyproject.toml constraints.txt -- -e '.[torch,fast,parquet]' --group dev
   else
     install demo pyproject.toml constraints.txt -- -e '.[torch]'
   fi

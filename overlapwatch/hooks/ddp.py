@@ -24,7 +24,7 @@ from torch.utils._pytree import tree_leaves
 
 from overlapwatch.hooks.compiler import not_compiled
 from overlapwatch.hooks.ddp_layout import Layout, Stage, parameters_of, read_layout
-from overlapwatch.hooks.recorder import BackwardReport, Recorder, log
+from overlapwatch.hooks.recorder import NEVER_NS, BackwardReport, Recorder, log
 from overlapwatch.hooks.steps import StepBoundaries
 from overlapwatch.vocabulary import CollectiveKind, NameKind, Phase, RecordKind, StepFlag
 
@@ -70,6 +70,9 @@ class DdpModule:
         self.launched: list[tuple[int, int, tuple[int, ...]]] = []
         self.next_bucket = 0
         self.in_hook = False  # a user's hook is running for the bucket whose turn it is
+        self.future_recorded = (
+            False  # hook mode: a finish is that of the future which DDP waits for
+        )
         self._forward_slot = -1
         self._forward_began = self._forward_returned = 0
         self._will_sync = False
@@ -246,10 +249,8 @@ class DdpModule:
             if not self._running:
                 recorder.phase = Phase.OTHER
             self._boundaries.backward_ended()
-            launched, self.launched = (
-                self.launched,
-                [],
-            )  # `Join` launches buckets outside a backward too
+            launched = self.launched
+            self.launched = []  # `Join` launches buckets outside a backward too
             if launched and self._will_sync:
                 recorder.backward_reports.append(
                     BackwardReport(
@@ -258,13 +259,17 @@ class DdpModule:
                         self._statistics(),
                         self._forward_began,
                         self._forward_returned,
-                        recorder.now(),
+                        recorder.now() if self._ddp_waits_for_all() else NEVER_NS,
                         self.parameter_ids,
                         launched,
                     )
                 )
         except Exception as error:  # noqa: BLE001
             recorder.guard.trip("backward hook", error)
+
+    def _ddp_waits_for_all(self) -> bool:
+        """Whether what was recorded is over when DDP's wait is: DDP waits for what a user's hook returned, no more."""
+        return self.future_recorded or not self.ddp._comm_hooks  # noqa: SLF001
 
     # -- buckets -----------------------------------------------------------------------------------------------
 

@@ -87,6 +87,7 @@ class CommHookMode:
         self._group_id = group_id
         self._sequence = 0
         self._blind = self._removed = False
+        module.future_recorded = True
         self._users: list[tuple[Hook, Any]] = list(self._ddp._comm_hooks)  # noqa: SLF001
         said = self._ddp._get_ddp_logging_data().get("comm_hook", "")  # noqa: SLF001
         if said and not self._users:

@@ -46,6 +46,10 @@ class Guard:
             action(self.tripped)
 
 
+NEVER_NS = (1 << 63) - 1
+"""Later than anything."""
+
+
 @dataclass(frozen=True, slots=True)
 class BackwardReport:
     """What DDP's own statistics say about one synchronising backward, for the drain to place on the clock.
@@ -55,7 +59,7 @@ class BackwardReport:
         module: index of the DDP module.
         ready_after_ns: per parameter, in the reducer's order, ns from the reducer's base to gradient-ready.
         base_earliest_ns, base_latest_ns: the base lies between these (the forward ran then).
-        waited_until_ns: by then DDP had all its buckets back.
+        waited_until_ns: by then what was launched had finished, since DDP waited for it; NEVER_NS: it may not have.
         parameters: PARAMETER ids in the reducer's order.
         buckets: per launched bucket: (slot, launch ns, member parameter ids).
     """

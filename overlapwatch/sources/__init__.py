@@ -58,8 +58,14 @@ def _open_log(
 
 SOURCES = (
     Source("overlapwatch log or run directory (*.owlog)", is_owlog, _open_log),
-    Source("Nsight Systems export (.sqlite, parquetdir, arrowdir) or .nsys-rep", is_nsight, open_nsight),
-    Source("PyTorch profiler (Kineto) trace (.json, .json.gz), or a directory of them", is_kineto, open_kineto),
+    Source(
+        "Nsight Systems export (.sqlite, parquetdir, arrowdir) or .nsys-rep", is_nsight, open_nsight
+    ),
+    Source(
+        "PyTorch profiler (Kineto) trace (.json, .json.gz), or a directory of them",
+        is_kineto,
+        open_kineto,
+    ),
 )
 
 

@@ -19,7 +19,7 @@ import overlapwatch
 from overlapwatch.errors import ConfigurationError
 from overlapwatch.hooks import installed
 from overlapwatch.log.reader import LogContents, read_log
-from overlapwatch.vocabulary import NameKind, RecordKind
+from overlapwatch.vocabulary import NameKind, RecordKind, StepFlag
 from overlapwatch.watching import NullWatch, Watch
 from tests.support import jobs
 from tests.support.training import SMALL_BUCKETS_MB, Net, alone
@@ -215,6 +215,46 @@ def test_a_new_watch_can_follow_a_closed_one(
         with overlapwatch.watch(model, log_dir=tmp_path / run, sinks=("none",)) as watch:
             fit(model)
         assert list(collectives(read_log(watch.log_path))) == [1, 2, 3]
+
+
+def test_a_new_watch_can_follow_one_that_turned_itself_off(
+    model: DistributedDataParallel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as faulty:
+        faulty.setattr("overlapwatch.hooks.recorder.Recorder.launch", None)
+        first = overlapwatch.watch(model, sinks=("none",))
+        fit(model)
+    assert not first.active
+    with overlapwatch.watch(model, log_dir=tmp_path, sinks=("none",)) as second:
+        assert second is not first
+        assert len(model._forward_hooks) == 1
+        fit(model)
+        assert second.active
+    assert list(collectives(read_log(second.log_path))) == [1, 2, 3]
+
+
+def test_shadow_steps_record_nothing_but_the_wait_and_change_nothing(
+    group: None, tmp_path: Path
+) -> None:
+    def trained(watched: bool) -> DistributedDataParallel:
+        torch.manual_seed(0)
+        model = DistributedDataParallel(Net(), bucket_cap_mb=SMALL_BUCKETS_MB)
+        if watched:
+            overlapwatch.watch(model, log_dir=tmp_path, sinks=("none",), shadow_every=2)
+        fit(model, steps=20)
+        return model
+
+    model = trained(watched=True)
+    watch = overlapwatch.watch(model)
+    assert watch.active
+    watch.close()
+    for watched, plain in zip(model.parameters(), trained(watched=False).parameters(), strict=True):
+        assert torch.equal(watched, plain)
+    shadows = watch.summaries[watch.summaries["flags"] & StepFlag.SHADOW != 0]
+    assert shadows["step"].tolist() == [13, 15, 17, 19]  # none while the job warms up
+    assert (shadows["collectives"] == 0).all()
+    assert (shadows["wait_ns"] > 0).all()
+    assert set(collectives(read_log(watch.log_path))) == set(range(1, 21)) - {13, 15, 17, 19}
 
 
 def test_the_python_reducer_is_told_to_be_invisible(

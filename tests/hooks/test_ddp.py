@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -14,6 +15,7 @@ from overlapwatch.hooks.c10d import CollectiveTap
 from overlapwatch.hooks.ddp import DdpInstrument, DdpModule, find_ddp, world_of
 from overlapwatch.hooks.ddp_comm_hook import CommHookMode
 from overlapwatch.hooks.ddp_layout import Stage
+from overlapwatch.hooks.recorder import NEVER_NS
 from overlapwatch.hooks.steps import StepBoundaries
 from overlapwatch.vocabulary import NameKind, Phase, RecordKind, StepFlag
 from tests.hooks.conftest import Bench
@@ -96,6 +98,27 @@ def test_ddp_s_own_statistics_are_handed_on_with_the_buckets_they_belong_to(stag
     assert module.launched == []  # what comes outside a backward does not reach a report
 
 
+@pytest.mark.parametrize("mode", ["passive", "hook"])
+def test_a_hook_that_does_not_wait_for_its_reduction_says_nothing_of_its_finish(
+    mode: str, stage: Setting
+) -> None:
+    def hasty(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        dist.all_reduce(bucket.buffer(), async_op=True)  # for the next step, say
+        future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+        future.set_result(bucket.buffer())
+        return future
+
+    module = stage.add(Net())
+    module.ddp.register_comm_hook(None, hasty)
+    handle = CommHookMode(module, stage.bench.recorder, 1) if mode == "hook" else None
+    module.ddp(INPUT).sum().backward()
+    (report,) = stage.bench.recorder.backward_reports
+    # In hook mode the recorded finish is that of the future, for which DDP did wait.
+    assert (report.waited_until_ns == NEVER_NS) == (mode == "passive")
+    if handle is not None:
+        handle.remove()
+
+
 def test_the_rebuild_of_the_buckets_is_noticed(stage: Setting) -> None:
     module = stage.add(Net())
     stages = []
@@ -153,9 +176,7 @@ def test_the_backward_is_found_whatever_the_output_looks_like(output: str, stage
 def slow_hook(delay_s: float) -> Any:
     """Return a hook whose reduction takes a while."""
 
-    def hook(
-        state: object, bucket: torch.distributed.GradBucket
-    ) -> torch.futures.Future[torch.Tensor]:
+    def hook(state: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
         future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
         buffer = bucket.buffer()
         threading.Timer(delay_s, lambda: future.set_result(buffer)).start()

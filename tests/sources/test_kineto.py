@@ -89,6 +89,15 @@ def test_of_calls_that_share_a_correlation_the_last_before_the_kernel_counts(rea
     assert tl.communication["launch"].tolist() == [5000, 50_000]
 
 
+def test_a_correlation_that_two_processes_use_joins_nothing(read):
+    other = {**launch(6, 11), "pid": 78}
+    tl = read(
+        launch(5, 11), other, launch(7, 12), kernel(REDUCE, 10, 2, correlation=11),
+        kernel(REDUCE, 20, 2, correlation=12),
+    ).timeline  # fmt: skip
+    assert tl.communication["launch"].tolist() == [0, 7000]
+
+
 def test_a_generic_kernel_is_what_was_called_around_its_launch(read):
     tl = read(
         call(1, 10, "_allgather_base", 100, 200), launch(5, 11),

@@ -175,7 +175,7 @@ def test_no_secret_leaves_the_file(case: tuple[Path, dict[int, Answer], list[Rec
     assert "secret" not in repr(recordings)
     assert "secret" not in repr([dict(one.timeline.names) for one in recordings])
     assert recordings[1].about["CUDA_DEVICE_MAX_CONNECTIONS"] == "1"
-    assert recordings[1].about["GPU"] == "NVIDIA H100 80GB HBM3 GPU-0001"
+    assert recordings[1].about["GPU model"] == "NVIDIA H100 80GB HBM3 GPU-0001"
 
 
 def test_progress_reaches_the_size_of_the_file(

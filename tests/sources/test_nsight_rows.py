@@ -42,7 +42,7 @@ def test_two_ranks_that_each_call_their_gpu_device_0_stay_apart(tmp_path: Path) 
 
     first, second = read(tmp_path, build)
     assert [one.timeline.origin.process for one in (first, second)] == ["pid 100", "pid 200"]
-    assert [one.about["GPU"] for one in (first, second)] == ["GPU-a", "GPU-b"]
+    assert [one.about["GPU model"] for one in (first, second)] == ["GPU-a", "GPU-b"]
     assert second.timeline.compute.start.tolist() == [T + 200 * MS]
 
 
@@ -225,6 +225,17 @@ def test_graphs_traced_as_a_whole_are_not_measurable(beside: bool, tmp_path: Pat
     assert len(said) == 1
     assert "3 CUDA graph launches, 1.500 ms together" in said[0].what
     assert said[0].because.startswith("not measurable")
+    assert "--cuda-graph-trace=node" in said[0].because
+
+
+def test_graph_launches_of_which_nothing_was_recorded(tmp_path: Path) -> None:
+    def build(process: Process) -> None:
+        process.kernel("gemm", T, T + MS)
+        for at in range(3):
+            process.launch(T + at * MS, name="cudaGraphLaunch_v10000")
+
+    said = [one for one in single(tmp_path, build).unknown if "CUDA graph" in one.what]
+    assert [one.what.split("inside ")[1] for one in said] == ["3 CUDA graph launches"]
     assert "--cuda-graph-trace=node" in said[0].because
 
 

@@ -186,7 +186,7 @@ def _tensor_bytes(dims: Any, types: Any) -> int | None:
         if not isinstance(length, int) or length < 0:
             return None
         size *= length
-    return size if shape and size < 2**62 else None
+    return size if shape and size < 2**54 else None
 
 
 def _plain_type(value: Any) -> str:
@@ -239,7 +239,7 @@ def _whole(value: Any) -> int | None:
         value = int(value) if value.isdecimal() and len(value) < 20 else None
     if isinstance(value, bool) or not isinstance(value, int):
         return None
-    return value if 0 <= value < 2**58 else None
+    return value if 0 <= value < 2**50 else None
 
 
 def _in_u4(value: int | None) -> int:

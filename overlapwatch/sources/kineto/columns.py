@@ -7,6 +7,7 @@ counted by its reason and left out. It does not know kernels from collectives.
 
 from collections import Counter
 from collections.abc import Hashable, Iterable
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
 
@@ -81,8 +82,15 @@ HOST = np.dtype(
         ("what", "u1"),
         ("thread", "<u4"),  # number of a (process, thread)
         ("call", "<i4"),
-        ("correlation", "<i8"),
         ("external", "<i8"),
+    ]
+)
+RUNTIME = np.dtype(
+    [
+        ("start", "<i8"),
+        ("thread", "<u4"),
+        ("process", "<u4"),  # number of a process: correlation ids are its own
+        ("correlation", "<i8"),
     ]
 )
 
@@ -116,12 +124,30 @@ class Names:
         return [text if isinstance(text, str) else str(text) for text in self.ids]
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Arrays:
+    """What a trace holds, in the order of the file.
+
+    Args:
+        device: DEVICE rows.
+        host: HOST rows of operators and annotations.
+        runtime: RUNTIME rows: calls of the device's runtime and driver.
+        host_end: the last end of any event of the host, ns; None without one.
+    """
+
+    device: NDArray[np.void]
+    host: NDArray[np.void]
+    runtime: NDArray[np.void]
+    host_end: int | None
+
+
 class Columns:
     """Takes blocks of events; gives arrays.
 
     Attributes:
         names: of kernels, operators and annotations.
-        threads: (process, thread).
+        threads: (process, thread) as numbers.
+        processes: as the file writes them.
         calls: what the arguments of collectives told.
         skipped: (what, why) -> how many.
     """
@@ -129,6 +155,7 @@ class Columns:
     def __init__(self) -> None:
         self.names = Names()
         self.threads = Names()
+        self.processes = Names()
         self.calls = Calls()
         self.skipped: Counter[tuple[str, str]] = Counter()
         self._rows = Names()  # (process, thread) as the file writes them
@@ -137,18 +164,25 @@ class Columns:
         self._looked_at = 0
         self._device: list[NDArray[np.void]] = []
         self._host: list[NDArray[np.void]] = []
+        self._runtime: list[NDArray[np.void]] = []
+        self._host_end: int | None = None
 
-    @property
-    def device(self) -> NDArray[np.void]:
-        """DEVICE rows, in the order of the file."""
-        self._device = [np.concatenate([np.empty(0, DEVICE), *self._device])]
-        return self._device[0]
-
-    @property
-    def host(self) -> NDArray[np.void]:
-        """HOST rows, in the order of the file."""
-        self._host = [np.concatenate([np.empty(0, HOST), *self._host])]
-        return self._host[0]
+    def arrays(self, base_ns: int) -> Arrays:
+        """Return all that was taken, with times counted from `base_ns`. Called once, at the end."""
+        device, host, runtime = (
+            _joined(parts, dtype)
+            for parts, dtype in (
+                (self._device, DEVICE),
+                (self._host, HOST),
+                (self._runtime, RUNTIME),
+            )
+        )
+        for rows in (device, host, runtime):
+            rows["start"] += base_ns
+        for rows in (device, host):
+            rows["end"] += base_ns
+        end = None if self._host_end is None else self._host_end + base_ns
+        return Arrays(device, host, runtime, end)
 
     def add(self, events: Iterable[Event | Other]) -> None:
         """Take one block of events."""
@@ -185,7 +219,7 @@ class Columns:
 
     def _add_device(self, events: list[Event], what: list[int]) -> None:
         rows = np.zeros(len(events), DEVICE)
-        good = self._times(events, rows, "device events")
+        rows["start"], rows["end"], good = self._times(events, "device events")
         args = [event.args or NO_ARGS for event in events]
         calls = self.calls
         rows["what"] = what
@@ -210,16 +244,18 @@ class Columns:
         self._device.append(rows[good])
 
     def _add_runtime(self, events: list[Event]) -> None:
-        rows = np.zeros(len(events), HOST)
-        good = self._times(events, rows, "host events")
-        rows["what"], rows["call"] = What.RUNTIME, -1
+        rows = np.zeros(len(events), RUNTIME)
+        start, end, good = self._times(events, "host events")
+        rows["start"] = start
         rows["thread"] = self._threads_of(events)
+        rows["process"] = self.processes.numbers([event.pid for event in events])
         rows["correlation"] = _numbers([(event.args or NO_ARGS).correlation for event in events])
-        self._host.append(rows[good])
+        self._reach(end[good])
+        self._runtime.append(rows[good])
 
     def _add_host(self, events: list[Event], what: list[int]) -> None:
         rows = np.zeros(len(events), HOST)
-        good = self._times(events, rows, "host events")
+        rows["start"], rows["end"], good = self._times(events, "host events")
         rows["what"] = what
         rows["name"] = self.names.numbers([event.name for event in events])
         rows["thread"] = self._threads_of(events)
@@ -227,12 +263,19 @@ class Columns:
         for index in np.flatnonzero(np.isin(rows["name"], self._collectives())).tolist():
             event = events[index]
             args = event.args or NO_ARGS
-            rows["external"][index] = _externals([args])[0]
+            external = args.external if args.external is not None else args.external_old
+            rows["external"][index] = _number(external)
             if args.collective is not None:
                 rows["call"][index] = self.calls.read(args)
             else:
                 rows["call"][index] = self.calls.read_named(event.name, args)
+        self._reach(rows["end"][good])
         self._host.append(rows[good])
+
+    def _reach(self, end: I64) -> None:
+        if len(end):
+            last = int(end.max())
+            self._host_end = last if self._host_end is None else max(self._host_end, last)
 
     def _threads_of(self, events: list[Event]) -> list[int]:
         """Return the number of each event's thread, whether its ids are numbers or texts."""
@@ -257,19 +300,26 @@ class Columns:
         self._looked_at = len(self.names.ids)
         return self._named
 
-    def _times(self, events: list[Event], rows: NDArray[np.void], what: str) -> NDArray[np.bool_]:
+    def _times(self, events: list[Event], what: str) -> tuple[I64, I64, NDArray[np.bool_]]:
+        """Return start and end of each event, ns, and whether it has them; count those without."""
         start, known = ns_array([bytes(event.ts) for event in events])
         length, measured = ns_array([bytes(event.dur) for event in events])
         known &= measured
         positive = known & (length >= 0)
-        rows["start"], rows["end"] = start, start + length
         self._skip(what, NOT_A_TIME, int((~known).sum()))
         self._skip(what, NEGATIVE, int((known & ~positive).sum()))
-        return positive
+        return start, start + length, positive
 
     def _skip(self, what: str, why: str, count: int) -> None:
         if count:
             self.skipped[what, why] += count
+
+
+def _joined(parts: list[NDArray[np.void]], dtype: np.dtype[np.void]) -> NDArray[np.void]:
+    """Return the parts as one array, and let go of them."""
+    rows = np.concatenate([np.empty(0, dtype), *parts])
+    parts.clear()
+    return rows
 
 
 def _what(category: Any) -> What | None:

@@ -38,10 +38,9 @@ _CALLS = re.compile(
 _FRAME, _COMPUTES, _COMMUNICATES = range(3)
 
 
-def collectives(host: NDArray[np.void], names: Sequence[str]) -> NDArray[np.void]:
-    """Return the HOST rows that are collectives of the host, by start."""
+def collectives(rows: NDArray[np.void], names: Sequence[str]) -> NDArray[np.void]:
+    """Return those of the HOST rows with a call that are collectives of the host, by start."""
     theirs = np.array([name.startswith(HOST_BACKENDS) for name in names], np.bool_)
-    rows = host[(host["call"] >= 0) & (host["what"] != What.RUNTIME)]
     mine = theirs[rows["name"] - 1] if len(rows) else np.empty(0, np.bool_)
     found: NDArray[np.void] = rows[mine][np.argsort(rows["start"][mine], kind="stable")]
     return found

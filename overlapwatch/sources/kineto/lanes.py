@@ -23,8 +23,6 @@ from overlapwatch.timeline.classify import Classes
 from overlapwatch.timeline.model import I64, Lane
 from overlapwatch.vocabulary import PAYLOAD, RECORD, CollectiveKind, Phase, RecordKind
 
-_VAGUE = (CollectiveKind.UNKNOWN, CollectiveKind.SEND_RECV)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Launches:
@@ -46,14 +44,20 @@ class Launches:
 def launches_of(device: NDArray[np.void], runtime: NDArray[np.void]) -> Launches:
     """Join by correlation id; of calls that share one, the last that began before the event did.
 
+    An id that several processes of one file use joins nothing: an event does not say whose it is.
+
     Args:
         device: DEVICE rows.
-        runtime: HOST rows of runtime calls.
+        runtime: RUNTIME rows.
     """
     moment = np.zeros(len(device), np.int64)
     thread = np.zeros(len(device), np.uint32)
     calls = runtime[runtime["correlation"] != 0]
     calls = calls[np.lexsort((calls["start"], calls["correlation"]))]
+    if len(np.unique(calls["process"])) > 1:
+        same = calls["correlation"][1:] == calls["correlation"][:-1]
+        mixed = same & (calls["process"][1:] != calls["process"][:-1])
+        calls = calls[~np.isin(calls["correlation"], calls["correlation"][1:][mixed])]
     asked = np.flatnonzero(device["correlation"] != 0)
     if not len(calls) or not len(asked):
         return Launches(moment, thread)
@@ -154,15 +158,18 @@ def communication_of(
     records["launch"], records["start"], records["finish"] = moment, rows["start"], rows["end"]
     members = _members(made, calls)
     kernel = np.full(len(made), -1, np.int64)
+    number_of = made["call"].tolist()
+    told: list[Call | None] = []
     for index, (own, outer) in enumerate(zip(rows["call"].tolist(), around.tolist(), strict=True)):
         parts = members.get(outer, [outer] if outer >= 0 else [])
         for part in parts:
             if kernel[part] < 0:
                 kernel[part] = index
-        told = [calls[made["call"][part]] for part in parts]
         if own >= 0 and calls[own].kind != CollectiveKind.UNKNOWN:
-            told = [calls[own]]
-        _tell(records[index : index + 1], told)
+            told.append(calls[own])
+        else:
+            told.append(_as_one([calls[number_of[part]] for part in parts]))
+    _tell(records, told)
     return Communication(records, order, kernel)
 
 
@@ -197,21 +204,34 @@ def _members(made: NDArray[np.void], calls: list[Call]) -> dict[int, list[int]]:
     return members
 
 
-def _tell(record: NDArray[np.void], told: list[Call]) -> None:
-    """Complete one record by the calls that it carries out."""
-    if not told:
-        return
-    kind = record["collective"][0]
-    kinds = {call.kind for call in told}
-    vague = kind in _VAGUE if told[0].told else kind == CollectiveKind.UNKNOWN
-    if vague and len(kinds) == 1:
-        record["collective"] = kinds.pop()
-    record["group"] = told[0].group if len({call.group for call in told}) == 1 else 0
-    # Group members without a size would make the sum a wrong one.
-    if all(call.moved for call in told):
-        record["bytes"] = sum(call.moved for call in told)
-    if len(told) == 1:
-        record["sequence"] = told[0].sequence
+def _as_one(calls: list[Call]) -> Call | None:
+    """Return calls that one kernel carries out as one: what they agree on, and their bytes."""
+    if len(calls) < 2:
+        return calls[0] if calls else None
+    kinds, groups = {call.kind for call in calls}, {call.group for call in calls}
+    # Members without a size would make the sum a wrong one.
+    moved = sum(call.moved for call in calls) if all(call.moved for call in calls) else 0
+    return Call(
+        kind=kinds.pop() if len(kinds) == 1 else CollectiveKind.UNKNOWN,
+        told=calls[0].told,
+        group=groups.pop() if len(groups) == 1 else 0,
+        moved=moved if moved < 2**62 else 0,
+    )
+
+
+def _tell(records: NDArray[np.void], told: list[Call | None]) -> None:
+    """Complete the records by the call that each carries out."""
+    known = np.array([index for index, call in enumerate(told) if call is not None], np.int64)
+    calls = [call for call in told if call is not None]
+    kind = records["collective"][known]
+    kind_told = np.array([call.kind for call in calls], np.uint8)
+    vague = kind == CollectiveKind.UNKNOWN
+    vague |= np.array([call.told for call in calls], np.bool_) & (kind == CollectiveKind.SEND_RECV)
+    vague &= kind_told != CollectiveKind.UNKNOWN
+    records["collective"][known] = np.where(vague, kind_told, kind)
+    records["group"][known] = [call.group for call in calls]
+    records["bytes"][known] = [call.moved for call in calls]
+    records["sequence"][known] = [call.sequence for call in calls]
 
 
 def payloads_of(made: NDArray[np.void], calls: list[Call], kernel: I64) -> NDArray[np.void]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from overlapwatch.rules import KernelClass
 from overlapwatch.sources.kineto import host as on_host
-from overlapwatch.sources.kineto.columns import Columns, What
+from overlapwatch.sources.kineto.columns import Arrays, Columns, What
 from overlapwatch.sources.kineto.copy_engine import copy_collectives
 from overlapwatch.sources.kineto.damage import implausible
 from overlapwatch.sources.kineto.lanes import (
@@ -63,8 +63,9 @@ def recordings_of(
 ) -> list[Recording]:
     """Return the Recordings of a trace, by device number."""
     columns = trace.columns
-    device, host = (_based(rows, trace.base_ns) for rows in (columns.device, columns.host))
-    maker = _Maker(trace, host, device, columns.names.texts(), patterns)
+    arrays = columns.arrays(trace.base_ns)
+    device = arrays.device
+    maker = _Maker(trace, arrays, columns.names.texts(), patterns)
     work = device[np.isin(device["what"], (What.KERNEL, What.COPY))]
     numbers = np.unique(work["device"]).tolist()
     if not numbers:
@@ -82,21 +83,23 @@ class _Maker:
     def __init__(
         self,
         trace: Trace,
-        host: NDArray[np.void],
-        device: NDArray[np.void],
+        arrays: Arrays,
         names: list[str],
         patterns: Sequence[re.Pattern[str]],
     ) -> None:
+        host, device = arrays.host, arrays.device
         self._trace = trace
         self._host = host
+        self._host_end = arrays.host_end
+        self._runtime = arrays.runtime
         self._names = names
         self._patterns = patterns
         self._calls = trace.columns.calls.all
-        theirs = on_host.collectives(host, names)
-        self._on_host = theirs
-        at_device = host[~np.isin(host["name"], np.unique(theirs["name"]))]
-        self._made = calls_made(at_device, self._calls)
-        self._runtime = host[host["what"] == What.RUNTIME]
+        called = host[host["call"] >= 0]
+        self._on_host = on_host.collectives(called, names)
+        self._made = calls_made(
+            called[~np.isin(called["name"], np.unique(self._on_host["name"]))], self._calls
+        )
         self._ranges = host[host["what"] == What.RANGE]
         # Annotations of the device repeat those of the host; they serve where the host has none.
         self._shown = self._ranges
@@ -151,8 +154,7 @@ class _Maker:
             alone: whether it is the only device of the trace.
         """
         skipped = [*self._skipped]
-        host_end = int(self._host["end"].max()) if len(self._host) else None
-        damaged = implausible(rows, host_end)
+        damaged = implausible(rows, self._host_end)
         keep = np.ones(len(rows), np.bool_)
         for reason, bad in damaged.items():
             skipped.append(Skipped("device events", int(bad.sum()), reason))
@@ -322,14 +324,6 @@ class _Maker:
             because = "they were launched before the capture, or no runtime call was recorded"
             unknown.append(Unknown(f"launch of {lost:,} device events", because))
         return unknown
-
-
-def _based(rows: NDArray[np.void], base_ns: int) -> NDArray[np.void]:
-    """Return the rows with their times counted from 1970."""
-    rows = rows.copy()
-    rows["start"] += base_ns
-    rows["end"] += base_ns
-    return rows
 
 
 def _numbers_of(steps: NDArray[np.void], place: NDArray[np.int64]) -> NDArray[np.uint32]:

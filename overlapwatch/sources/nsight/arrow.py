@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from overlapwatch.errors import InputError
-from overlapwatch.sources.nsight.tables import MISSING, Value, empty
+from overlapwatch.sources.nsight.tables import MISSING, Value, empty, text
 from overlapwatch.timeline.model import I64
 
 SUFFIXES = (".parquet", ".arrow")
@@ -94,18 +94,20 @@ class ArrowTables:
         ]
         return list(zip(*values, strict=True))
 
-    def coded(self, table: str, column: str, fold: Callable[[str], str]) -> tuple[I64, list[str]]:
+    def coded(
+        self, table: str, column: str, fold: Callable[[bytes], bytes]
+    ) -> tuple[I64, list[str]]:
         """Return a text column as codes; see `Tables.coded`."""
         read = self._read(table, [column]) if column in self.columns(table) else None
         if read is None:
             return np.full(self.count(table), -1, np.int64), []
         values = read.column(column).to_pylist()
-        texts: dict[str, int] = {}
+        texts: dict[bytes, int] = {}
         codes = [
-            texts.setdefault(fold(value), len(texts)) if isinstance(value, str) else -1
+            texts.setdefault(fold(value.encode()), len(texts)) if isinstance(value, str) else -1
             for value in values
         ]
-        return np.array(codes, np.int64), list(texts)
+        return np.array(codes, np.int64), [text(raw) for raw in texts]
 
     def close(self) -> None:
         """Nothing is held open."""

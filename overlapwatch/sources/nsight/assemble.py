@@ -138,9 +138,7 @@ def _recording(
         names=file.names.names,
         groups=file.groups,
         skipped=tuple(skipped),
-        unknown=tuple(
-            unknowns(tables, file.calls, file.about, file.communication, file.ranks, told)
-        ),
+        unknown=tuple(unknowns(file.calls, file.about, file.communication, file.ranks, told)),
     )
     return Recording(
         timeline=timeline,
@@ -227,7 +225,7 @@ def _process(about: About, process: int) -> str:
 def _card(about: About, process: int, device: int) -> dict[str, str]:
     pid = about.processes.get(process, process & 0xFFFFFF)
     title = about.gpus.get((pid, device)) or about.gpus.get((0, device), "")
-    return {"GPU": title} if title else {}
+    return {"GPU model": title} if title else {}
 
 
 def _counters(

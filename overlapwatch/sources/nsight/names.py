@@ -10,7 +10,7 @@ from overlapwatch.sources.nsight.tables import MISSING, Tables, text
 from overlapwatch.timeline.model import I64
 from overlapwatch.vocabulary import Name, NameKind
 
-_TAILS = (", op_id = ", ", seq = ", ", sizes = ")
+_TAILS = (b"op_id = ", b"seq = ", b"sizes = ")
 _LOOKUP_LIMIT = 1 << 24
 
 
@@ -31,12 +31,14 @@ class NameTable:
         return number
 
 
-def folded(words: str) -> str:
-    """Return a range's name without the numbers that a framework appends to it."""
-    if ", " in words:
-        for tail in _TAILS:
-            words = words.partition(tail)[0]
-    return words
+def folded(raw: bytes) -> bytes:
+    """Return a range's name, in UTF-8, without the numbers that a framework appends to it."""
+    comma = raw.find(b", ")
+    while comma >= 0:
+        if raw.startswith(_TAILS, comma + 2):
+            return raw[:comma]
+        comma = raw.find(b", ", comma + 2)
+    return raw
 
 
 def distinct(values: I64) -> tuple[I64, I64]:

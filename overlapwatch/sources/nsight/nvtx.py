@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from overlapwatch.sources.nsight.names import distinct, folded, strings
-from overlapwatch.sources.nsight.tables import MISSING, Tables
+from overlapwatch.sources.nsight.tables import MISSING, Tables, text
 from overlapwatch.timeline.model import I64, Skipped
 
 TABLE = "NVTX_EVENTS"
@@ -137,7 +137,7 @@ def _named(
     lookup = {words: number for number, words in enumerate(table)}
     registered_at = []
     for number in ids.tolist():
-        words = folded(registered.get(number, ""))
+        words = text(folded(registered.get(number, "").encode()))
         registered_at.append(lookup.setdefault(words, len(lookup)) if words else -1)
     told = codes[chosen]
     from_ids = np.array(registered_at, np.int64)[place] if len(ids) else np.empty(0, np.int64)

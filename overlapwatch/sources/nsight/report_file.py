@@ -39,7 +39,7 @@ def exported(path: Path) -> Iterator[Path]:
         target = Path(place) / wanted
         command = [nsys, "export", "--type", "sqlite", "--output", str(target)]
         failure = _run([*command, "--include-blobs=true", str(path)])
-        if failure:  # releases before 2024.5 do not know the option
+        if failure:  # older releases do not know the option
             failure = _run([*command, str(path)]) and failure
         if failure or not target.exists():
             raise InputError(f"{path}: nsys export failed: {failure or 'it wrote nothing'}")

@@ -20,7 +20,7 @@ import numpy as np
 
 from overlapwatch.errors import InputError
 from overlapwatch.sources.nsight import fast
-from overlapwatch.sources.nsight.tables import MISSING, Value, empty
+from overlapwatch.sources.nsight.tables import MISSING, Value, empty, text
 from overlapwatch.timeline.model import I64
 
 MAGIC = b"SQLite format 3\0"
@@ -129,19 +129,25 @@ class SqliteTables:
             kept += chunk
         return kept
 
-    def coded(self, table: str, column: str, fold: Callable[[str], str]) -> tuple[I64, list[str]]:
+    def coded(
+        self, table: str, column: str, fold: Callable[[bytes], bytes]
+    ) -> tuple[I64, list[str]]:
         """Return a text column as codes; see `Tables.coded`."""
         if column not in self.columns(table):
             return np.full(self.count(table), -1, np.int64), []
-        texts: dict[str, int] = {}
+        texts: dict[bytes, int] = {}
         parts = []
-        for chunk in self._chunks(table, _quoted(column), None):
+        known = texts.setdefault
+        # Only the few that differ are decoded.
+        self._db.text_factory = bytes
+        select = f"CASE typeof({_quoted(column)}) WHEN 'text' THEN {_quoted(column)} END"
+        for chunk in self._chunks(table, select, None):
             codes = [
-                texts.setdefault(fold(value), len(texts)) if isinstance(value, str) else -1
-                for (value,) in chunk
+                known(fold(raw), len(texts)) if isinstance(raw, bytes) else -1 for (raw,) in chunk
             ]
             parts.append(np.array(codes, np.int64))
-        return np.concatenate(parts) if parts else np.empty(0, np.int64), list(texts)
+        self._db.text_factory = _decode
+        return np.concatenate(parts) if parts else np.empty(0, np.int64), [text(r) for r in texts]
 
     def close(self) -> None:
         """Close the file, and note it if somebody changed it meanwhile."""

@@ -56,14 +56,16 @@ class Tables(Protocol):
     ) -> list[tuple[Value, ...]]:
         """Return rows as Python values, None where there is none: for small tables and for texts."""
 
-    def coded(self, table: str, column: str, fold: Callable[[str], str]) -> tuple[I64, list[str]]:
+    def coded(
+        self, table: str, column: str, fold: Callable[[bytes], bytes]
+    ) -> tuple[I64, list[str]]:
         """Return a text column as codes: an index into the texts for each row, -1 where it has none.
 
         Args:
             table: its name.
             column: its name.
-            fold: what makes of a text the one that counts, so that names with a number in them
-                do not become as many texts as there are rows.
+            fold: what makes of a text, in UTF-8, the one that counts, so that names with a number
+                in them do not become as many texts as there are rows.
         """
 
     def close(self) -> None:

@@ -14,7 +14,6 @@ from overlapwatch.sources.nsight.about import About
 from overlapwatch.sources.nsight.calls import Calls, Role
 from overlapwatch.sources.nsight.communication import Communication
 from overlapwatch.sources.nsight.ranks import Ranks
-from overlapwatch.sources.nsight.tables import Tables
 from overlapwatch.timeline.classify import none_recognised
 from overlapwatch.timeline.model import I64, Unknown
 
@@ -42,7 +41,6 @@ class Told:
 
 
 def unknowns(
-    tables: Tables,
     calls: Calls,
     about: About,
     communication: Communication,
@@ -76,8 +74,6 @@ def unknowns(
     yield from _sizes(calls, about, communication, told)
     if not ranks.by_process:
         yield Unknown("rank", "neither NCCL's initialisation calls nor the file's name tell it")
-    for note in tables.notes:
-        yield Unknown("the whole of the capture", note)
 
 
 def _sizes(
