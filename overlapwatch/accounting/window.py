@@ -87,7 +87,7 @@ def capture_window(tl: Timeline, boundary: Boundary = "clip") -> Window:
     launches count as well: moments that were recorded, although no kernel may lie there. Without
     any span the window is empty.
     """
-    lanes = [tl.compute, tl.copies]
+    lanes = [tl.compute, tl.fused, tl.copies]
     collectives = tl.communication[has_span(tl.communication)]
     starts, ends = [begin_of(collectives)], [collectives["finish"]]
     rule = "whole capture, first kernel to last"

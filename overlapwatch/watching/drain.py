@@ -39,7 +39,7 @@ from overlapwatch.watching.keep import Keeper
 from overlapwatch.watching.kernels import Calibrator
 
 FLUSH_NS = 1_000_000_000
-LAST_FINISHES_NS = 100_000_000
+LAST_FINISHES_NS = 250_000_000
 COUNTERS_NS = 10_000_000_000
 
 

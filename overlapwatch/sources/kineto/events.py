@@ -67,7 +67,7 @@ def _other(tag: str) -> type[msgspec.Struct]:
 NO_ARGS = Args()
 
 _SPAN = "X"
-_OTHERS = tuple(_other(tag) for tag in "sftMiIBEbenCPNODRcvSTpF(),")
+_OTHERS = tuple(_other(tag) for tag in "sftMiIBEbenCPNODRcvSTpF()")
 _ANY = Event | Union[_OTHERS]  # type: ignore[valid-type]  # noqa: UP007 - of a computed tuple
 _DECODER: msgspec.json.Decoder[list[Event | Other]] = msgspec.json.Decoder(list[_ANY])
 _ONE: msgspec.json.Decoder[Event | Other] = msgspec.json.Decoder(_ANY)

@@ -14,7 +14,7 @@ from typing import Any
 from overlapwatch.errors import InputError
 from overlapwatch.sources.kineto.columns import Columns
 from overlapwatch.sources.kineto.recording import Trace, recordings_of
-from overlapwatch.sources.kineto.stream import GZIP, Stream, head_of
+from overlapwatch.sources.kineto.stream import Stream, head_of
 from overlapwatch.timeline.classify import compile_patterns
 from overlapwatch.timeline.model import Origin, Recording, Unknown
 
@@ -203,6 +203,3 @@ def _part(progress: Progress | None, done: int, total: int) -> Progress | None:
     if progress is None:
         return None
     return lambda read, _size: progress(done + read, total)
-
-
-__all__ = ["GZIP", "is_kineto", "open_kineto"]
