@@ -4,6 +4,7 @@ In: keyword arguments of `watch()` and `OVERLAPWATCH_*` variables. Out: one froz
 variable, a variable over the default. A value that makes no sense is one sentence, before anything is touched.
 """
 
+import logging
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -12,6 +13,7 @@ from typing import Any
 
 from overlapwatch.errors import ConfigurationError
 
+log = logging.getLogger("overlapwatch")
 PREFIX = "OVERLAPWATCH_"
 MODES = ("auto", "passive", "hook", "off")
 EVENT_POLICIES = ("auto", "host", "pairs", "phases")
@@ -150,6 +152,9 @@ def resolve(arguments: Mapping[str, Any], environ: Mapping[str, str] = os.enviro
             values[name] = spec.metadata["parse"](name, arguments[name])
         elif variable in environ:
             values[name] = spec.metadata["parse"](variable, environ[variable])
+    for variable in environ:
+        if variable.startswith(PREFIX) and variable.removeprefix(PREFIX).lower() not in known:
+            log.warning("%s is not a setting of overlapwatch: ignored", variable)
     settings = Settings(**values)
     if settings.ring_slots & (settings.ring_slots - 1):
         raise ConfigurationError(f"ring_slots must be a power of two, not {settings.ring_slots}")

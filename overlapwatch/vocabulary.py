@@ -177,7 +177,10 @@ PAYLOAD = np.dtype(
         ("collective", "u1"),  # CollectiveKind
         ("group", "<u2"),  # id of a GROUP Name: the communicator; 0 = not known
         ("peer", "<i4"),  # peer or root rank; -1 = none or not known
-        ("bytes", "<i8"),  # as the call was given them (see docs/definitions.md for what that means); -1 = not known
+        (
+            "bytes",
+            "<i8",
+        ),  # as the call was given them (see docs/definitions.md for what that means); -1 = not known
         ("start", "<i8"),  # host ns of the call
         ("end", "<i8"),
         ("kernel", "<i4"),  # index of the communication record it is attributed to; -1 = none

@@ -135,3 +135,10 @@ def test_the_description_names_each_setting_once_and_its_default_is_valid() -> N
         field.name: default for field, (_, default, _) in zip(fields(Settings), told, strict=True)
     }
     assert resolve(defaults, {}) == Settings()
+
+
+def test_a_misspelt_variable_is_told_once_and_ignored(caplog):
+    resolve({}, {"OVERLAPWATCH_LOGDIR": "x", "OVERLAPWATCH_LINE_EVERY": "3"})
+    assert [r.getMessage() for r in caplog.records] == [
+        "OVERLAPWATCH_LOGDIR is not a setting of overlapwatch: ignored"
+    ]

@@ -19,8 +19,11 @@ from torch.optim.optimizer import (
 )
 
 from overlapwatch.hooks.compiler import not_compiled
-from overlapwatch.hooks.recorder import Recorder
+from overlapwatch.hooks.recorder import Recorder, log
 from overlapwatch.vocabulary import NameKind, Phase, RecordKind, StepFlag
+
+_FORWARDS_WITHOUT_A_STEP = 256
+"""More than anybody accumulates without meaning to."""
 
 
 class StepBoundaries:
@@ -33,6 +36,7 @@ class StepBoundaries:
             weakref.WeakKeyDictionary()
         )
         self._explicit = False
+        self._forwards = 0  # since the last boundary
         self._ended_at = 0
         self._inside: torch.optim.Optimizer | None = None
         self._interrupted = (
@@ -52,6 +56,13 @@ class StepBoundaries:
             self._end_span()
         if self._ended_at and not self._explicit:
             self._turn_over(self._ended_at)
+        self._forwards += 1
+        if self._forwards == _FORWARDS_WITHOUT_A_STEP:
+            log.warning(
+                "no step has ended in %d forward passes: if the optimizer works without Optimizer.step() (fused into "
+                "DDP, say), call watch.step() at the end of each step",
+                self._forwards,
+            )
 
     def backward_ended(self) -> None:
         """Gradients are synchronised: an optimizer that ran inside the backward cannot have ended the step earlier."""
@@ -69,6 +80,7 @@ class StepBoundaries:
     def _turn_over(self, end: int) -> None:
         self._recorder.close_step(end)
         self._ended_at = 0
+        self._forwards = 0
         self._recorder.open_step(end)
 
     def forget_relevance(self) -> None:

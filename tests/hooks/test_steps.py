@@ -226,3 +226,13 @@ def test_a_fault_of_ours_does_not_reach_the_optimizer(bench: Bench) -> None:
     assert parameter.item() == 0.5
     assert bench.recorder.guard.tripped == "optimizer hook: ZeroDivisionError: ours"
     boundaries.remove()
+
+
+def test_a_loop_whose_steps_nobody_sees_is_told_once(
+    stage: Stage, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(600):
+        stage.forward()
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 1
+    assert "call watch.step()" in said[0]

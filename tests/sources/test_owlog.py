@@ -383,7 +383,7 @@ def test_nothing_to_read_is_one_sentence(tmp_path):
     with pytest.raises(InputError, match="holds nothing that can be read"):
         open_trace(tmp_path)
     (tmp_path / "x.json").write_text("{}")
-    with pytest.raises(InputError, match="not an overlapwatch log but JSON"):
+    with pytest.raises(InputError, match="not a Kineto trace: no list of traceEvents in it"):
         open_trace(tmp_path / "x.json")
     (tmp_path / "rank0.owlog").touch()
     with pytest.raises(InputError, match="empty"):

@@ -3,7 +3,7 @@
 In: a file and a table. Out: int64 arrays, or None, which tells the caller to use its plain twin: the
 driver is not installed, or it met a value that is no integer or a damaged page. The table is cut by
 row number and the pieces read at once, one thread each: the driver works outside the interpreter's
-lock. Pieces are put together in the order of rows.
+lock. Each piece is written where its rows belong, so nothing is copied twice: row numbers say where.
 
 On 1.0 M kernels, eight or nine columns: 2.6 to 3.5 times as fast as reading row by row.
 """
@@ -43,24 +43,33 @@ def integers(
     """
     parts = min(_PARTS, os.cpu_count() or 1)
     edges = np.linspace(first, last + 1, parts + 1).astype(np.int64).tolist()
-    queries = [
-        f"{select} WHERE rowid >= {low} AND rowid < {high}"
-        for low, high in pairwise(edges)
-        if high > low
-    ]
+    pieces = [(low, high) for low, high in pairwise(edges) if high > low]
     try:
-        with ThreadPoolExecutor(len(queries)) as pool:
-            read = list(pool.map(lambda query: _read(uri, query, len(columns)), queries))
+        found = [np.empty(last + 1 - first, np.int64) for _ in columns]
+
+        def read(piece: tuple[int, int]) -> int:
+            low, high = piece
+            query = f"{select} WHERE rowid >= {low} AND rowid < {high}"
+            return _read(uri, query, [column[low - first : high - first] for column in found])
+
+        with ThreadPoolExecutor(len(pieces)) as pool:
+            counts = list(pool.map(read, pieces))
     except Exception:  # noqa: BLE001 - whatever stops the driver, the plain twin says what is wrong
         return None
-    return {name: np.concatenate([one[at] for one in read]) for at, name in enumerate(columns)}
+    if sum(counts) < last + 1 - first:  # rows were deleted: close the gaps
+        kept = [
+            slice(low - first, low - first + n) for (low, _), n in zip(pieces, counts, strict=True)
+        ]
+        found = [np.concatenate([column[one] for one in kept]) for column in found]
+    return dict(zip(columns, found, strict=True))
 
 
-def _read(uri: str, query: str, width: int) -> list[I64]:
+def _read(uri: str, query: str, into: Sequence[I64]) -> int:
+    """Write the columns of the query to the beginning of `into`; return how many rows there were."""
     manager: Any = importlib.import_module("adbc_driver_manager")
     driver: Any = importlib.import_module("adbc_driver_sqlite")
     arrow: Any = importlib.import_module("nanoarrow")
-    found: list[list[I64]] = [[] for _ in range(width)]
+    done = 0
     with (
         manager.AdbcDatabase(driver=driver._driver_path(), uri=uri) as database,  # noqa: SLF001 - the only way without pyarrow
         manager.AdbcConnection(database) as connection,
@@ -70,17 +79,18 @@ def _read(uri: str, query: str, width: int) -> list[I64]:
         statement.set_sql_query(query)
         handle, _ = statement.execute_query()
         for batch in arrow.c_array_stream(handle):
-            for at in range(width):
-                found[at].append(_copied(batch.child(at)))
-    return [np.concatenate(parts) if parts else np.empty(0, np.int64) for parts in found]
+            for at, column in enumerate(into):
+                column[done : done + batch.length] = _values(batch.child(at))
+            done += batch.length
+    return done
 
 
-def _copied(column: Any) -> I64:
-    """Return a column as our own array: the batch that it is a view of goes away."""
+def _values(column: Any) -> I64:
+    """Return a column as an array of its batch, which goes away with it."""
     if not column.length:
         return np.empty(0, np.int64)
     view = column.view()
     if view.storage_type != "int64" or view.null_count:
         raise TypeError(f"a column of {view.storage_type} with {view.null_count} nulls")
-    values = np.frombuffer(view.buffer(1), np.int64)
-    return values[column.offset : column.offset + column.length].copy()
+    values: I64 = np.frombuffer(view.buffer(1), np.int64)
+    return values[column.offset : column.offset + column.length]
