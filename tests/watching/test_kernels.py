@@ -432,7 +432,8 @@ def test_window_and_timeline_meet_whichever_comes_first(job):
     (late,) = calibrator.poll()
     assert (early.step, late.step) == (2, 4)
     for one in (early, late):
-        assert one.marks.compute_ns > one.kernels.compute_ns > 20 * MS
+        # Two clocks meet here: what the profiler saw may stick out of its marks by the error of placing it.
+        assert 20 * MS < one.kernels.compute_ns < one.marks.compute_ns + MS
         assert all(check.ok for check in one.checks())
     counts = calibrator.counts()
     assert counts["kernel_windows_read"] == 2
