@@ -2,6 +2,7 @@
 
 from decimal import Decimal
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,6 +26,24 @@ def test_the_array_reader_agrees_with_its_plain_twin(texts):
     assert [int(n) if k else None for n, k in zip(ns, known, strict=True)] == [
         ns_of(row) for row in rows
     ]
+
+
+WHOLE = st.integers(0, 10**17).map(str)
+DECIMAL = st.integers(0, 10**18).map(lambda ns: f"{ns // 1000}.{ns % 1000:03}")
+
+
+@given(
+    st.one_of(st.lists(WHOLE, min_size=1), st.lists(DECIMAL, min_size=1)),
+    st.sampled_from(["", "7", "7.25", ".655", "1 2", "null", "12.345.678"]),
+    st.booleans(),
+)
+def test_texts_of_one_form_read_like_each_alone(texts, odd, with_odd):
+    rows = [text.encode() for text in [*texts, odd][: len(texts) + with_odd]]
+    for given_rows in (rows, [msgspec.Raw(row) for row in rows]):
+        ns, known = ns_array(given_rows)
+        assert [int(n) if k else None for n, k in zip(ns, known, strict=True)] == [
+            ns_of(row) for row in rows
+        ]
 
 
 @given(st.integers(0, 2**60))

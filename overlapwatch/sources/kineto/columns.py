@@ -302,8 +302,8 @@ class Columns:
 
     def _times(self, events: list[Event], what: str) -> tuple[I64, I64, NDArray[np.bool_]]:
         """Return start and end of each event, ns, and whether it has them; count those without."""
-        start, known = ns_array([bytes(event.ts) for event in events])
-        length, measured = ns_array([bytes(event.dur) for event in events])
+        start, known = ns_array([event.ts for event in events])
+        length, measured = ns_array([event.dur for event in events])
         known &= measured
         positive = known & (length >= 0)
         self._skip(what, NOT_A_TIME, int((~known).sum()))

@@ -10,13 +10,17 @@ and takes over wherever the fast one stops. A page that is damaged ends a table:
 are kept and a note says so.
 """
 
+import os
 import sqlite3
 from collections.abc import Callable, Collection, Iterator, Sequence
-from itertools import islice
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
+from itertools import islice, pairwise
 from pathlib import Path
 from urllib.parse import quote
 
 import numpy as np
+from numpy.typing import NDArray
 
 from overlapwatch.errors import InputError
 from overlapwatch.sources.nsight import fast
@@ -27,6 +31,7 @@ MAGIC = b"SQLite format 3\0"
 _WAL_HEADER = 32  # a write-ahead log without frames is no longer than its header
 _FEW = 50_000  # below this many rows the fast reader's start costs more than it saves
 _CHUNK = 65_536
+_THREADS = min(4, os.cpu_count() or 1)
 _FAILURES = (sqlite3.Error, UnicodeError, OverflowError, MemoryError)
 """What a damaged file can make of a query: Python also fails to decode what sqlite says went wrong."""
 
@@ -108,6 +113,8 @@ class SqliteTables:
         found: dict[str, I64] | None = None
         if only is None and self._use_fast:
             found = self._fast(table, there)
+        if only is not None:
+            found = self._at_once(table, there, only)
         if found is None:
             found = self._plain(table, there, only)
         rows = len(found[there[0]])
@@ -163,6 +170,39 @@ class SqliteTables:
 
     def _fast(self, table: str, columns: Sequence[str]) -> dict[str, I64] | None:
         """Read integers in bulk, if there are many; None leaves it to the plain twin."""
+        ends = self._many(table)
+        if ends is None:
+            return None
+        select = ", ".join(f"coalesce({_quoted(name)}, {MISSING})" for name in columns)
+        return fast.integers(self._uri, _select(select, table), columns, *ends)
+
+    def _at_once(
+        self, table: str, columns: Sequence[str], only: tuple[str, I64]
+    ) -> dict[str, I64] | None:
+        """Look rows up by several threads, if there are many; None leaves it to the plain twin.
+
+        sqlite passes over the rows that are not wanted without the interpreter's lock.
+        """
+        ends = self._many(table)
+        if ends is None or only[0] not in self.columns(table):
+            return None
+        where, bound = _wanted(only)
+        query = f"{_select(_plain_integers(columns), table)}{where} AND rowid >= ? AND rowid < ?"
+        edges = np.linspace(ends[0], ends[1] + 1, _THREADS + 1).astype(np.int64).tolist()
+
+        def read(piece: tuple[int, int]) -> list[tuple[Value, ...]]:
+            with closing(sqlite3.connect(self._uri, uri=True)) as db:
+                return db.execute(query, (*bound, *piece)).fetchall()
+
+        try:
+            with ThreadPoolExecutor(_THREADS) as pool:
+                parts = [_as_columns(rows, columns) for rows in pool.map(read, pairwise(edges))]
+        except _FAILURES:
+            return None
+        return _joined(parts, columns)
+
+    def _many(self, table: str) -> tuple[int, int] | None:
+        """Return the numbers of the first and the last row; None where they are few, or not known."""
         try:
             # One query each: sqlite finds an end of a table at once, both ends by reading all of it.
             first, last = (
@@ -173,21 +213,14 @@ class SqliteTables:
             return None
         if not (isinstance(first, int) and isinstance(last, int)) or last - first < _FEW:
             return None
-        select = ", ".join(f"coalesce({_quoted(name)}, {MISSING})" for name in columns)
-        return fast.integers(self._uri, _select(select, table), columns, first, last)
+        return first, last
 
     def _plain(
         self, table: str, columns: Sequence[str], only: tuple[str, I64] | None
     ) -> dict[str, I64]:
         """Read integers row by row; whatever is no integer becomes MISSING."""
-        select = ", ".join(
-            f"CASE typeof({name}) WHEN 'integer' THEN {name} ELSE {MISSING} END"
-            for name in map(_quoted, columns)
-        )
-        row = np.dtype([(f"f{at}", np.int64) for at in range(len(columns))])
-        parts = [np.fromiter(chunk, row, len(chunk)) for chunk in self._chunks(table, select, only)]
-        table_rows = np.concatenate(parts) if parts else np.empty(0, row)
-        return {name: np.ascontiguousarray(table_rows[f"f{at}"]) for at, name in enumerate(columns)}
+        chunks = self._chunks(table, _plain_integers(columns), only)
+        return _joined([_as_columns(chunk, columns) for chunk in chunks], columns)
 
     def _chunks(
         self, table: str, select: str, only: tuple[str, I64] | None
@@ -196,12 +229,9 @@ class SqliteTables:
         where = ""
         bound: tuple[str, ...] = ()
         if only is not None:
-            column, values = only
-            if column not in self.columns(table):
+            if only[0] not in self.columns(table):
                 return
-            # One parameter however many values: the list becomes an index that each row is looked up in.
-            where = f" WHERE {_quoted(column)} IN (SELECT value FROM json_each(?))"  # noqa: S608 - see _select
-            bound = ("[" + ",".join(map(str, values.tolist())) + "]",)
+            where, bound = _wanted(only)
         failure: Exception | None = None
         try:
             cursor = self._db.execute(_select(select, table) + where, bound)
@@ -272,6 +302,32 @@ def _beside(path: Path) -> list[str]:
         if size > least:
             notes.append(f"{what} of {size} bytes lies beside the file and was not read: {cure}")
     return notes
+
+
+def _wanted(only: tuple[str, I64]) -> tuple[str, tuple[str, ...]]:
+    """Return the condition that a column has one of the values, and what is bound to it."""
+    column, values = only
+    # One parameter however many values: the list becomes an index that each row is looked up in.
+    condition = f" WHERE {_quoted(column)} IN (SELECT value FROM json_each(?))"
+    return condition, ("[" + ",".join(map(str, values.tolist())) + "]",)
+
+
+def _plain_integers(columns: Sequence[str]) -> str:
+    return ", ".join(
+        f"CASE typeof({name}) WHEN 'integer' THEN {name} ELSE {MISSING} END"
+        for name in map(_quoted, columns)
+    )
+
+
+def _as_columns(rows: list[tuple[Value, ...]], columns: Sequence[str]) -> NDArray[np.void]:
+    return np.fromiter(
+        rows, np.dtype([(f"f{at}", np.int64) for at in range(len(columns))]), len(rows)
+    )
+
+
+def _joined(parts: list[NDArray[np.void]], columns: Sequence[str]) -> dict[str, I64]:
+    rows = np.concatenate(parts) if parts else _as_columns([], columns)
+    return {name: np.ascontiguousarray(rows[f"f{at}"]) for at, name in enumerate(columns)}
 
 
 def _decode(raw: bytes) -> str:
