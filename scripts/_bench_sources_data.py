@@ -36,6 +36,7 @@ NEEDED = {
         "streamId",
         "correlationId",
         "demangledName",
+        "graphNodeId",
     ],
     CALLS: ["start", "end", "globalTid", "correlationId"],
 }

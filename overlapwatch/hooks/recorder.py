@@ -96,6 +96,7 @@ class Recorder:
         self.ranges: NullRanges | None = None  # NVTX ranges, when a tool listens
         self._open_ranges: dict[int, int] = {}  # slot -> range
         self._step_slot = -1
+        self._on_host, self._stream = times.on_host, times.stream
         self._write = ring.write
         guard.call_when_tripped(self._turn_off)
 
@@ -106,8 +107,10 @@ class Recorder:
 
     def begin(self, kind: RecordKind, phase: int, owner: int) -> int:
         """Write a span that begins now; return its slot."""
-        slot = self._write(kind, phase, 0, 0, self.step, owner, 0, 0, 0, 0, 0, 0, 0, 0, 0)
-        self.times.mark(slot, "start")
+        at = self.now() if self._on_host else 0
+        slot = self._write(kind, phase, 0, 0, self.step, owner, 0, 0, 0, 0, 0, 0, 0, at, 0)
+        if not at:
+            self.times.mark(slot, "start")
         if self.ranges is not None and kind == RecordKind.PHASE:
             self._open_ranges[slot] = self.ranges.start_phase(phase)
         return slot
@@ -143,7 +146,7 @@ class Recorder:
             self.step,
             owner,
             group,
-            self.times.stream,
+            self._stream,
             sequence,
             0,
             size,

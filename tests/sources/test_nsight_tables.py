@@ -116,6 +116,23 @@ def test_only_rows_with_a_wanted_value(export: Path) -> None:
     assert len(nothing["start"]) == 0
 
 
+def test_rows_looked_up_at_once_are_those_of_the_plain_twin(
+    large: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # 2005 was deleted, a 5th of the rows has none, and the last one is of another thread's piece.
+    wanted = np.array([1, 2, 5, 2005, 30_001, 50_001, 10**9], np.int64)
+    only = ("correlationId", wanted)
+    monkeypatch.setattr(sqlite, "_THREADS", 3)
+    assert SqliteTables(large)._at_once(KERNELS, ["start"], only) is not None
+    quick = SqliteTables(large).integers(KERNELS, COLUMNS, only)
+    monkeypatch.setattr(sqlite, "_FEW", 10**9)
+    assert SqliteTables(large)._at_once(KERNELS, ["start"], only) is None
+    plain = SqliteTables(large).integers(KERNELS, COLUMNS, only)
+    assert quick["correlationId"].tolist() == [1, 2, 30_001, 50_001]
+    for name in COLUMNS:
+        assert np.array_equal(quick[name], plain[name])
+
+
 # -- Arrow and Parquet -----------------------------------------------------------------------------
 
 

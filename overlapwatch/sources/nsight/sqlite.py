@@ -15,7 +15,7 @@ import sqlite3
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from urllib.parse import quote
 
@@ -190,13 +190,14 @@ class SqliteTables:
         query = f"{_select(_plain_integers(columns), table)}{where} AND rowid >= ? AND rowid < ?"
         edges = np.linspace(ends[0], ends[1] + 1, _THREADS + 1).astype(np.int64).tolist()
 
-        def read(piece: tuple[int, int]) -> list[tuple[Value, ...]]:
+        def read(piece: tuple[int, int]) -> list[NDArray[np.void]]:
             with closing(sqlite3.connect(self._uri, uri=True)) as db:
-                return db.execute(query, (*bound, *piece)).fetchall()
+                cursor = db.execute(query, (*bound, *piece))
+                return [_as_columns(rows, columns) for rows in _in_chunks(cursor)]
 
         try:
             with ThreadPoolExecutor(_THREADS) as pool:
-                parts = [_as_columns(rows, columns) for rows in pool.map(read, pairwise(edges))]
+                parts = list(chain.from_iterable(pool.map(read, pairwise(edges))))
         except _FAILURES:
             return None
         return _joined(parts, columns)
@@ -308,7 +309,7 @@ def _wanted(only: tuple[str, I64]) -> tuple[str, tuple[str, ...]]:
     """Return the condition that a column has one of the values, and what is bound to it."""
     column, values = only
     # One parameter however many values: the list becomes an index that each row is looked up in.
-    condition = f" WHERE {_quoted(column)} IN (SELECT value FROM json_each(?))"
+    condition = f" WHERE {_quoted(column)} IN (SELECT value FROM json_each(?))"  # noqa: S608 - see _select
     return condition, ("[" + ",".join(map(str, values.tolist())) + "]",)
 
 
@@ -323,6 +324,11 @@ def _as_columns(rows: list[tuple[Value, ...]], columns: Sequence[str]) -> NDArra
     return np.fromiter(
         rows, np.dtype([(f"f{at}", np.int64) for at in range(len(columns))]), len(rows)
     )
+
+
+def _in_chunks(cursor: sqlite3.Cursor) -> Iterator[list[tuple[Value, ...]]]:
+    while rows := cursor.fetchmany(_CHUNK):
+        yield rows
 
 
 def _joined(parts: list[NDArray[np.void]], columns: Sequence[str]) -> dict[str, I64]:
