@@ -220,12 +220,14 @@ def nsys_ai_rows(path: Path, home: Path, ours: float, our_peak: float) -> list[R
     child("nsysai", "nsys_ai_extension", copy, home)
     program = str(Path(python_of("nsysai")).with_name("nsys-ai"))
 
-    def skill(device: int) -> Ran:
-        options = ["-p", f"device={device}", "--format", "json"]
+    def skill(device: int, *more: str) -> Ran:
+        options = ["-p", f"device={device}", "--format", "json", *more]
         return run([program, "skill", "run", "overlap_breakdown", str(copy), *options], home)
 
     say("nsys-ai, first command")
     first, *others = [skill(device) for device in DEVICES]
+    say("nsys-ai, without its cache")
+    bare = [skill(device, "--no-cache") for device in DEVICES]
     say("nsys-ai, warm")
     warm = [skill(device) for device in DEVICES]
     together = child("nsysai", "nsys_ai_warm", copy, home, devices=list(DEVICES))
@@ -242,6 +244,7 @@ def nsys_ai_rows(path: Path, home: Path, ours: float, our_peak: float) -> list[R
     whole = first.seconds + sum(one.seconds for one in others)
     told = (
         ("first command and the 7 after it", whole, peak([first, *others])),
+        ("without its cache, 8 commands", sum(one.seconds for one in bare), peak(bare)),
         ("its cache being there, 8 commands", sum(one.seconds for one in warm), peak(warm)),
         ("its cache being there, one process", together.seconds, together.peak_mb),
     )

@@ -43,6 +43,8 @@ class ShadowCost:
         shadow_step_ns: median duration of the paired shadow steps.
         wait_with_ns, wait_without_ns: median of the exposed wait in the recorded neighbours and in
             the shadow steps; None where it is not known.
+        wait_low_ns, wait_high_ns: interval of the median paired difference of the waits; None with fewer
+            than `MINIMUM_PAIRS` pairs.
         waits: pairs in which the wait is known on all sides.
         unknown: what cannot be told.
 
@@ -59,6 +61,18 @@ class ShadowCost:
     wait_without_ns: int | None
     waits: int
     unknown: tuple[Unknown, ...]
+    wait_low_ns: int | None = None
+    wait_high_ns: int | None = None
+
+    @property
+    def wait_verdict(self) -> str:
+        """Whether recording changed how long compute waited, in words; "" with too few pairs to say."""
+        if self.wait_low_ns is None or self.wait_high_ns is None:
+            return ""
+        low, high = self.wait_low_ns / 1e6, self.wait_high_ns / 1e6
+        if low <= 0 <= high:
+            return f"not distinguishable (paired difference between {low:+.2f} and {high:+.2f} ms)"
+        return f"paired difference between {low:+.2f} and {high:+.2f} ms"
 
     @property
     def share(self) -> float | None:
@@ -100,6 +114,8 @@ class ShadowCost:
             "share": self.share,
             "wait_with_ns": self.wait_with_ns,
             "wait_without_ns": self.wait_without_ns,
+            "wait_low_ns": self.wait_low_ns,
+            "wait_high_ns": self.wait_high_ns,
             "waits": self.waits,
             "verdict": self.verdict,
         }
@@ -126,7 +142,10 @@ def shadow_cost(summaries: NDArray[np.void]) -> ShadowCost:
     for side in (before_row, shadow_row, after_row):
         waited &= side["wait_ns"] != NOT_KNOWN
     with_ns = (before_row["wait_ns"][waited] + after_row["wait_ns"][waited]) // 2
+    wait_low, wait_high, _ = interval_of_median(np.sort(with_ns - shadow_row["wait_ns"][waited]))
     return ShadowCost(
+        wait_low_ns=wait_low,
+        wait_high_ns=wait_high,
         shadows=int(is_shadow.sum()),
         pairs=len(difference),
         difference_ns=median(difference) if known else None,

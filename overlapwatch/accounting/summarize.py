@@ -19,7 +19,7 @@ Other collectives without a finish leave the parts of the window as lower bounds
 ns of communication, which is known.
 """
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ from overlapwatch.accounting.partition import partition
 from overlapwatch.accounting.tail import StepTail, step_tail
 from overlapwatch.accounting.window import Window
 from overlapwatch.timeline.intervals import clip, total, union
-from overlapwatch.timeline.model import Lane, Timeline
+from overlapwatch.timeline.model import I64, Lane, Timeline
 from overlapwatch.vocabulary import NOT_KNOWN, SUMMARY, RecordFlag, StepFlag
 
 _COUNTS = ("step", "flags", "collectives", "buckets", "unfinished", "unobservable")
@@ -41,8 +41,9 @@ for _field in SUMMARY.names or ():
 def summarize(tl: Timeline) -> NDArray[np.void]:
     """Return the SUMMARY rows of all steps of the timeline, in its order."""
     rows = np.empty(len(tl.steps), SUMMARY)
+    compute, copies = _Spans.of(tl.compute), _Spans.of(tl.copies)
     for i, step in enumerate(tl.steps):
-        rows[i] = summarize_step(_around(tl, step), step)
+        rows[i] = summarize_step(_around(tl, step, compute, copies), step)
     return rows
 
 
@@ -121,7 +122,38 @@ def _bytes(own: NDArray[np.void]) -> int:
     return total_bytes if total_bytes or not len(own) else NOT_KNOWN
 
 
-def _around(tl: Timeline, step: np.void) -> Timeline:
+@dataclass(frozen=True, slots=True, eq=False)
+class _Spans:
+    """A lane by start, so that the spans of a step are found without looking at all of them.
+
+        start     0  2  6  8         of step 7-9: those that start before 9, from the first at which
+        end       9  4  7  9         a span has reached beyond 7 on: all four; then 2-4 and 6-7 go
+        reached   9  9  9  9
+
+    `reached` is the largest end so far.
+    """
+
+    lane: Lane
+    reached: I64
+
+    @staticmethod
+    def of(lane: Lane) -> "_Spans":
+        if not (lane.start[1:] >= lane.start[:-1]).all():
+            order = np.argsort(lane.start, kind="stable")
+            lane = Lane(lane.start[order], lane.end[order], lane.name[order], lane.phase[order])
+        return _Spans(lane, np.maximum.accumulate(lane.end))
+
+    def between(self, low: int, high: int) -> Lane:
+        """Return the spans that reach into `[low, high)`."""
+        first = int(np.searchsorted(self.reached, low, side="right"))
+        last = int(np.searchsorted(self.lane.start, high, side="left"))
+        near = np.flatnonzero(self.lane.end[first:last] > low) + first
+        return Lane(
+            self.lane.start[near], self.lane.end[near], self.lane.name[near], self.lane.phase[near]
+        )
+
+
+def _around(tl: Timeline, step: np.void, compute: _Spans, copies: _Spans) -> Timeline:
     """Return the timeline without what lies outside the step, so that a step costs its own."""
     low, high = int(step["start"]), int(step["end"])
     records = tl.communication
@@ -130,11 +162,6 @@ def _around(tl: Timeline, step: np.void) -> Timeline:
     return replace(
         tl,
         communication=records[own | reaching],
-        compute=_cut(tl.compute, low, high),
-        copies=_cut(tl.copies, low, high),
+        compute=compute.between(low, high),
+        copies=copies.between(low, high),
     )
-
-
-def _cut(lane: Lane, low: int, high: int) -> Lane:
-    near = (lane.start < high) & (lane.end > low)
-    return Lane(lane.start[near], lane.end[near], lane.name[near], lane.phase[near])

@@ -32,6 +32,7 @@ def own_cost(analysis: Analysis) -> Iterator[RenderableType]:
         yield sentence(
             f"compute waited {ms(told.wait_with_ns)} ms a step with recording and "
             f"{ms(told.wait_without_ns)} ms without, {counted(told.waits, 'pair')}"
+            f"{': ' + told.wait_verdict if told.wait_verdict else ''}"
         )
     yield note("hooks stay in place in a shadow step: what they cost by being there is not in this")
 

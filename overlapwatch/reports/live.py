@@ -121,10 +121,10 @@ def closing_lines(log_path: Path | None, cost: ShadowCost) -> list[str]:
     """
     lines = [f"overlapwatch: recording cost {cost.verdict}"]
     with_ns, without_ns = cost.wait_with_ns, cost.wait_without_ns
-    if cost.difference_ns is not None and with_ns is not None and without_ns is not None:
+    if cost.wait_verdict and with_ns is not None and without_ns is not None:
         lines.append(
             f"overlapwatch: compute waited {with_ns / 1e6:.2f} ms a step with recording, "
-            f"{without_ns / 1e6:.2f} ms without ({_counted(cost.waits, 'pair')} of steps)"
+            f"{without_ns / 1e6:.2f} ms without: {cost.wait_verdict}"
         )
     if log_path is None:
         lines.append('overlapwatch: no log was written; watch(model, log_dir="runs/a") writes one')

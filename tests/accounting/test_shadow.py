@@ -137,3 +137,20 @@ def test_interval_of_six_is_their_range():
     low, high, level = interval_of_median(np.array([1, 2, 3, 5, 8, 13]))
     assert (low, high, level) == (1, 13, 1 - 2 / 64)
     assert interval_of_median(np.arange(5)) == (None, None, None)
+
+
+def rows_with_waits(shadow_waits_ms):
+    """Recorded steps that wait 10 ms each, around shadow steps that wait as given."""
+    durations, waits = [100.0], [10]
+    for wait in shadow_waits_ms:
+        durations += [-100, 100]
+        waits += [wait, 10]
+    return steps(*durations, waits_ms=waits)
+
+
+def test_two_medians_of_waits_are_not_a_difference_without_an_interval():
+    cost = shadow_cost(rows_with_waits([9, 30, 2, 25, 8, 14, 3, 21]))
+    assert cost.wait_with_ns != cost.wait_without_ns
+    assert cost.wait_verdict.startswith("not distinguishable")
+    few = shadow_cost(rows_with_waits([9, 30, 2]))
+    assert few.wait_verdict == ""

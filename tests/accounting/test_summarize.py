@@ -210,3 +210,16 @@ def test_input_is_left_as_it_was():
         for column in (tl.communication, tl.compute.start, tl.compute.end, tl.steps)
     ]
     assert isinstance(tl.compute, Lane)
+
+
+@pytest.mark.parametrize("shuffled", [False, True])
+def test_a_step_finds_its_spans_among_those_of_all_steps(shuffled):
+    spans = [(0, 95), *((start, start + 1 + start % 9) for start in range(1, 200, 4)), (130, 131)]
+    spans.sort()
+    if shuffled:
+        spans = spans[1::2] + spans[::2]
+    numbered = [(number, number * 10, number * 10 + 10) for number in range(21)]
+    tl = replace(profile([], steps=step_rows(numbered)), compute=lane(spans), copies=lane(spans))
+    assert summarize(tl)["compute_ns"].tolist() == [
+        partition(tl, Window(at(low), at(high), "step")).compute_ns for _, low, high in numbered
+    ]

@@ -115,7 +115,7 @@ def test_closing_lines_say_what_it_cost_and_what_to_run_next():
     cost = shadow_cost(recordings.typical().summaries)
     lines = closing_lines(Path("runs/my run/rank0-x.owlog"), cost)
     assert lines[0] == f"overlapwatch: recording cost {cost.verdict}"
-    assert "8 pairs of steps" in lines[1]
+    assert "without: not distinguishable" in lines[1]
     assert lines[2] == "overlapwatch: log in runs/my run/rank0-x.owlog"
     assert lines[3].split("  ")[1] == "overlapwatch report 'runs/my run'"
     assert "--json" in lines[4]
@@ -131,6 +131,6 @@ def test_closing_lines_without_a_log_or_shadow_steps():
 
 def test_a_wait_that_is_not_known_is_not_printed():
     cost = SimpleNamespace(
-        verdict="x", difference_ns=5, wait_with_ns=None, wait_without_ns=3, waits=0
+        verdict="x", wait_verdict="not distinguishable", wait_with_ns=None, wait_without_ns=3
     )
     assert len(closing_lines(None, cost)) == 2
