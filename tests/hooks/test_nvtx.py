@@ -186,3 +186,50 @@ def test_the_null_ranges_have_the_same_names_and_do_nothing():
     ranges.end(ranges.start(CollectiveKind.ALL_REDUCE, 1))
     ranges.pop()
     ranges.close()
+
+
+LIVE = """
+import os
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+import overlapwatch
+
+os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+store = dist.HashStore()
+dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+net = torch.nn.Sequential(*(torch.nn.Linear(300, 300) for _ in range(6)))
+model = DistributedDataParallel(net, bucket_cap_mb=1)
+watch = overlapwatch.watch(model, nvtx="on", sinks="none", shadow_every=0)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(4):
+    model(torch.randn(8, 300)).square().mean().backward()
+    optimizer.step()
+watch.close()
+assert watch.summaries["buckets"].tolist() == [1, 2, 2, 2]
+"""
+
+
+def test_what_a_tool_sees_of_a_watched_job(tool, tmp_path):
+    calls, _ = run(LIVE, tmp_path, NVTX_INJECTION64_PATH=str(tool))
+    ours = [call for call in calls if call.domain == "overlapwatch"]
+    steps = [call.payload for call in ours if call.call == "push"]
+    # The range of the step that runs when a tool begins to listen is not seen from its beginning.
+    assert steps[-3:] == ["2", "3", "4"]
+    last = ours[max(i for i, call in enumerate(ours) if call.call == "push") :]
+    texts = [call.text for call in last if call.call in ("start", "mark")]
+    assert texts == [
+        "forward",
+        "backward",
+        "bucket ready, bucket 0",
+        "AllReduce launch to finish, bucket 0",
+        "bucket ready, bucket 1",
+        "AllReduce launch to finish, bucket 1",
+        "optimizer",
+    ]
+    started = [call.id for call in ours if call.call == "start"]
+    assert sorted(started) == sorted(call.id for call in ours if call.call == "end"), (
+        "none stays open"
+    )
+    pushes, pops = (sum(call.call == word for call in ours) for word in ("push", "pop"))
+    assert pushes == pops
