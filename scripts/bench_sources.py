@@ -178,7 +178,8 @@ def reader_rows(path: Path, home: Path) -> list[Row]:
         found[name] = min(float(one.told["seconds"]) for one in runs)
     best = min(found, key=found.__getitem__)
     others = ", ".join(f"{name} {found[name]:.2f} s" for name in found if name != best)
-    text = f"bare scan of kernels and calls of {path.stem.partition('-')[2]} kernels"
+    size = int(path.stem.partition("-")[2])
+    text = f"bare scan of kernels and calls, {size / 1e6:.3g} M kernels"
     return [[text, f"{best} {found[best]:.2f} s", others, "", "which is the fastest"]]
 
 
@@ -213,7 +214,7 @@ def scan_rows(path: Path, home: Path, kernels: int, rounds: int) -> tuple[list[R
 
 
 def nsys_ai_rows(path: Path, home: Path, ours: float, our_peak: float) -> list[Row]:
-    """Compare with nsys-ai's overlap skill on a copy, since it adds to its input."""
+    """Compare with nsys-ai's overlap skill, on a copy: it writes beside its input, at times into it."""
     copy = path.with_name("copy.sqlite")
     shutil.copyfile(path, copy)
     size = copy.stat().st_size
@@ -263,7 +264,7 @@ def nsys_ai_rows(path: Path, home: Path, ours: float, our_peak: float) -> list[R
         [
             "the same overlap, all devices",
             "yes" if agreed else "**no**",
-            f"nsys-ai added {added / 1e6:,.0f} MB in and beside its input; we add nothing",
+            f"nsys-ai wrote {added / 1e6:,.0f} MB in or beside its input; we write nothing",
             "",
             "yes",
         ]
@@ -283,22 +284,22 @@ def line_rows(line: dict[int, list[Ran]]) -> list[Row]:
     """Say whether the cost grows with the number of kernels alone: by the last stretch and the whole."""
     sizes = sorted(line)
     found = {size: cpu(line[size]) for size in sizes}
-    text = ", ".join(f"{size / 1e6:g} M {wall(line[size]):.1f} s" for size in sizes)
+    text = ", ".join(f"{size / 1e6:.3g} M {wall(line[size]):.1f} s" for size in sizes)
     low, middle, high = sizes[0], sizes[-2], sizes[-1]
     slopes = [(found[b] - found[a]) / (b - a) * 1e6 for a, b in ((low, middle), (middle, high))]
     memory = ", ".join(f"{peak(line[size]) / size * 1e6:,.0f}" for size in sizes)
     return [
         [
-            f"CPU time of one more kernel, {middle / 1e6:g} M to {high / 1e6:g} M",
+            f"CPU time of one more kernel, {middle / 1e6:.3g} M to {high / 1e6:.3g} M",
             f"{slopes[1]:.2f} µs",
-            f"{slopes[0]:.2f} µs, {low / 1e6:g} M to {middle / 1e6:g} M; {text}",
+            f"{slopes[0]:.2f} µs, {low / 1e6:.3g} M to {middle / 1e6:.3g} M; {text}",
             times(slopes[1] / slopes[0]),
             "1×",
         ],
         [
             "memory, MB for each M kernels",
             memory,
-            ", ".join(f"{s / 1e6:g} M" for s in sizes),
+            ", ".join(f"{s / 1e6:.3g} M" for s in sizes),
             "",
             "",
         ],
