@@ -18,8 +18,7 @@ from _bench import ROOT
 from tests.support.nsight_case import Shape, split_for, write_megatron, write_megatron_files
 
 DEVICES = tuple(range(8))
-_LARGE = ROOT.parent / "shared/reference/kineto/v100_2rank_allreduce_rank1.json.gz"
-_TRACES = (_LARGE, ROOT / "tests/data/kineto/a100_ddp_resnet_rank0of2.json.gz")
+_TRACES = (ROOT / "tests/data/kineto/a100_ddp_resnet_rank0of2.json.gz",)
 
 # nsys-ai asks for these columns of every real export; the synthetic one leaves them out.
 _WANTED_BY_PEERS = ("smCount", "totalMemory", "chipName", "memoryBandwidth")
