@@ -176,12 +176,18 @@ def watched(model: Any, **settings: Any) -> Callable[[], AbstractContextManager[
 # -- what a step costs -----------------------------------------------------------------------------------------
 
 
-def training() -> tuple[Any, Callable[[], float]]:
-    """Return a DDP module and its step: sleep and matrix products of about 110 ms, 10 buckets of 1 MB."""
+def training(
+    bucket_cap_mb: float | None = STEP_FEATURES**2 * 4 / MB,
+) -> tuple[Any, Callable[[], float]]:
+    """Return a DDP module and its step: sleep and matrix products of about 110 ms, 10 MB of gradients.
+
+    Args:
+        bucket_cap_mb: MiB a bucket, by default 10 buckets; None: DDP's own choice (one of 1 MB, one of the rest).
+    """
     import torch
 
     net = _bench.sleeping_net(STEP_BLOCKS, STEP_FEATURES, STEP_SLEEP_S)
-    ddp = torch.nn.parallel.DistributedDataParallel(net, bucket_cap_mb=STEP_FEATURES**2 * 4 / MB)
+    ddp = torch.nn.parallel.DistributedDataParallel(net, bucket_cap_mb=bucket_cap_mb)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=1e-9)
     batch = torch.ones(STEP_BATCH, STEP_FEATURES)
 
@@ -224,6 +230,18 @@ def whole_steps(rounds: int, steps: int) -> dict[str, Any]:
             _bench.Entrant("watched", step, watched(ddp)),
             _bench.Entrant("unwatched again", step),
             _bench.Entrant("torch.profiler", profiled_step, profiled),
+        ]
+        return {"rounds": _bench.contest(entrants, rounds, steps)}
+
+
+def steps_as_ddp_buckets(rounds: int, steps: int) -> dict[str, Any]:
+    """Two ranks: seconds of each step with DDP's own bucket size, watched and unwatched twice."""
+    with _bench.process_group():
+        ddp, step = training(None)
+        entrants = [
+            _bench.Entrant("unwatched", step),
+            _bench.Entrant("watched", step, watched(ddp)),
+            _bench.Entrant("unwatched again", step),
         ]
         return {"rounds": _bench.contest(entrants, rounds, steps)}
 
@@ -346,6 +364,7 @@ JOBS = {
         small_buckets,
         sleeping_buckets,
         whole_steps,
+        steps_as_ddp_buckets,
         traceml,
         footprint,
         kernel_windows,

@@ -40,7 +40,10 @@ def main() -> None:
         *event_rows(job("events", 1, *(3, 2000) if quick else (25, 20_000))),
         *bucket_rows(job("small_buckets", 1, *(2, 2) if quick else (12, 20)), "1 KB, 1 rank"),
         *bucket_rows(job("sleeping_buckets", 2, *(2, 2) if quick else (12, 15)), "64 KB, 2 ranks"),
-        *step_rows(job("whole_steps", 2, *(2, 2) if quick else (20, 10))),
+        *step_rows(job("whole_steps", 2, *(2, 2) if quick else (20, 10)), "10 buckets of 1 MB"),
+        *step_rows(
+            job("steps_as_ddp_buckets", 2, *(2, 2) if quick else (20, 10)), "DDP's own 2 buckets"
+        ),
     ]
     if options.traceml:
         rows += traceml_rows(*(2, 2) if quick else (10, 10))
@@ -112,15 +115,19 @@ def middle(rounds: Rounds) -> float:
     return _bench.median([second for block in rounds for second in block])
 
 
-def step_rows(result: dict[str, Any]) -> list[Row]:
+def step_rows(result: dict[str, Any], buckets: str) -> list[Row]:
     rounds = result["rounds"]
     words = {
-        "watched": "step of 2 ranks, watched, log and step lines on",
+        "watched": f"step of 2 ranks, {buckets}, watched, log and step lines on",
         "unwatched again": "the noise: the same job, unwatched twice",
         "torch.profiler": "the same job under `torch.profiler`, recording 3 of 4 steps, nothing exported",
     }
     noise = ratio_of_medians(rounds["unwatched again"], rounds["unwatched"])
-    rows = [paired(text, rounds[name], rounds["unwatched"]) for name, text in words.items()]
+    rows = [
+        paired(text, rounds[name], rounds["unwatched"])
+        for name, text in words.items()
+        if name in rounds
+    ]
     watched = ratio_of_medians(rounds["watched"], rounds["unwatched"])
     within = abs(watched.value - 1) <= ONE_PERCENT_HALF
     inside = noise.low <= watched.value <= noise.high

@@ -192,10 +192,9 @@ def test_a_rank_that_dies_is_met_as_without_us_and_the_survivors_log_tells_where
     plain, watched = survivors
     assert watched.stdout.split(" ")[:3] == plain.stdout.split(" ")[:3]
     assert watched.stdout.startswith("5 builtins RuntimeError")
-    assert (
-        "onnection" in plain.stdout
-    )  # closed, or reset: whichever end of the socket noticed first
-    assert "onnection" in watched.stdout
+    for survivor in survivors:
+        # "Connection closed" or "reset by peer", or only what usually causes that: whichever thread of gloo noticed first.
+        assert "onnection" in survivor.stdout or "remote worker crashing" in survivor.stdout
     assert watched.stderr.count("Traceback") == plain.stderr.count("Traceback")
     assert "overlapwatch turned" not in watched.stderr
 
