@@ -5,6 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.support import gloo
+
 
 @pytest.fixture(autouse=True)
 def no_hook_is_left() -> Iterator[None]:
@@ -13,6 +15,13 @@ def no_hook_is_left() -> Iterator[None]:
     hooks = sys.modules.get("overlapwatch.hooks")  # a test that never imported it installed nothing
     if hooks is not None:
         assert hooks.installed() == []
+
+
+@pytest.fixture(autouse=True)
+def gloo_is_let_go() -> None:
+    """Keep a test's own process group from hanging the whole run when it is destroyed."""
+    if (distributed := sys.modules.get("torch.distributed")) is not None:
+        gloo.let_gloo_go(distributed)
 
 
 def pytest_sessionfinish() -> None:

@@ -21,6 +21,7 @@ import torch
 import torch.distributed as dist
 
 from overlapwatch.hooks.compiler import not_compiled
+from overlapwatch.hooks.held_groups import HeldGroups
 from overlapwatch.hooks.recorder import Recorder
 from overlapwatch.hooks.times import Finish
 from overlapwatch.vocabulary import CollectiveKind, NameKind, Phase, RecordFlag
@@ -126,6 +127,7 @@ class CollectiveTap:
         self._device_type = min(device_types)
         self._keys = tuple(_autograd_key(kind) for kind in sorted(device_types))
         self._groups: weakref.WeakKeyDictionary[Any, GroupFacts] = weakref.WeakKeyDictionary()
+        self.held = HeldGroups(recorder.times.is_awaited)
         self._library: torch.library.Library | None = None
         self._kernels = [
             (op.name, self._kernel(op)) for op in OPERATIONS if hasattr(torch.ops.c10d, op.name)
@@ -164,6 +166,8 @@ class CollectiveTap:
                 self._recorder.names.intern(NameKind.GROUP, text, ranks), max(len(ranks), 1)
             )
             self._groups[group] = known
+            if self._recorder.times.on_host:
+                self.held.hold(group)
             workers = _workers(group, self._device_type)
             if workers:
                 self._recorder.group_workers[known.id] = workers

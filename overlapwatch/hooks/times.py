@@ -47,6 +47,9 @@ class Times(Protocol):
     def mark_finish(self, slot: int, work: Any, *, synchronous: bool) -> Finish:
         """Arrange for the finish of a collective to be stamped, if that can be done."""
 
+    def is_awaited(self) -> bool:
+        """Whether a thread of the backend will yet call us, for which it needs the GIL."""
+
     def step_may_end(self, slot: int, at: int) -> None:
         """An optimizer has stepped, at `at` (host ns): if nothing follows, the step with this STEP record ends here."""
 
@@ -79,6 +82,7 @@ class HostTimes:
         self._stampers = {field: ring.stamper(field) for field in ("start", "finish")}
         self._finish = self._stampers["finish"]
         self._add_flags = ring.add_flags
+        self._awaited: set[int] = set()  # slots; adding and discarding are atomic
 
     def mark(self, slot: int, field: str) -> None:
         """Stamp now."""
@@ -90,6 +94,7 @@ class HostTimes:
             future = work.get_future()
         except RuntimeError:  # "getFuture not implemented"
             return Finish.NEVER
+        self._awaited.add(slot)
         future.add_done_callback(partial(self._done, slot))
         return Finish.COMING
 
@@ -101,6 +106,11 @@ class HostTimes:
             future.value()
         except Exception:  # noqa: BLE001 - the collective's own error: it reaches the user where the work is waited for
             self._add_flags(slot, RecordFlag.FAILED)
+        self._awaited.discard(slot)
+
+    def is_awaited(self) -> bool:
+        """Whether a backend thread will yet call us."""
+        return bool(self._awaited)
 
     def step_may_end(self, slot: int, at: int) -> None:
         """Stamp the end: whoever reads the ring of a job that hangs after it sees a whole step."""
@@ -181,6 +191,10 @@ class DeviceTimes:
             future.wait()
             self._clock.mark(slot, "finish")
         return Finish.COMING
+
+    def is_awaited(self) -> bool:
+        """No thread calls us: events are asked for."""
+        return False
 
     def step_may_end(self, slot: int, at: int) -> None:  # noqa: ARG002 - the protocol's
         """Mark the end of the step; a later optimizer's mark replaces this one."""

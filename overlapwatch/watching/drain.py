@@ -103,6 +103,7 @@ class Drain:
         self.steps = 0
         self.kept = 0
         self.notes: deque[str] = deque(maxlen=64)
+        self.now_and_then: list[Callable[[], None]] = []  # called at each flush
         self._problem_told = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="overlapwatch-drain", daemon=True)
@@ -162,6 +163,8 @@ class Drain:
         if everything or now - self._flushed_ns > FLUSH_NS:
             self._flush(now)
             self._look_for_hangs(now)
+            for action in self.now_and_then:
+                action()
         if self._writer is not None and (everything or now - self._counted_ns > COUNTERS_NS):
             self._counted_ns = now
             self._writer.write(Counters(now, self.counters()))

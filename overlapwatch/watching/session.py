@@ -169,6 +169,7 @@ class Watch:
         if self._tap is None:
             kinds = frozenset(p.device.type for p in module.parameters) or frozenset({"cpu"})
             self._tap = CollectiveTap(self._recorder, kinds)
+            self._drain.now_and_then.append(self._tap.held.let_go_of_destroyed)
         if self.mode == "hook":
             group = self._tap.facts(module.group).id
             self._removals.append(CommHookMode(module, self._recorder, group).remove)
@@ -232,6 +233,8 @@ class Watch:
         done = self._drain.stop()
         self._attempt(self._end_outputs)
         self._attempt(lambda: self._ring.close(remove=done))
+        if self._tap is not None:  # after the model: the last reference to a group is dropped here
+            self._attempt(self._tap.held.close)
         note_removed("watch")
 
     def _attempt(self, action: Callable[[], object]) -> None:

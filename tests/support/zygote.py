@@ -8,7 +8,6 @@ Nothing of overlapwatch is imported here: a rank imports the code under test its
 """
 
 import atexit
-import functools
 import gc
 import json
 import os
@@ -16,10 +15,8 @@ import runpy
 import select
 import subprocess
 import sys
-import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import ModuleType
 
 _POLL_S = 0.02
 
@@ -168,29 +165,12 @@ def _become(rank: Rank) -> None:
     runpy.run_path(rank.script, run_name="__main__")
 
 
-def _let_gloo_go(distributed: ModuleType) -> None:
-    """Make a rank rest for a moment before it destroys its process group.
-
-    PyTorch can hang there, whether anybody watches or not: what a gloo worker thread drops after the last reduction of a
-    backward holds a Python object (the context that `torch.autograd.graph` stashes), so the thread waits for the GIL,
-    while the main thread holds the GIL and joins that thread (pytorch#56297). On a busy machine with jobs of a few steps
-    it was 1 job in 15.
-    """
-    destroy = distributed.destroy_process_group
-
-    @functools.wraps(destroy)
-    def rest_and_destroy(*args: object) -> None:
-        time.sleep(0.1)
-        destroy(*args)
-
-    distributed.destroy_process_group = rest_and_destroy
-
-
 if __name__ == "__main__":
     # What every rank would import first, and what its first optimizer step imports.
     import torch._dynamo
     import torch.distributed
+    from gloo import let_gloo_go  # this file runs as a script, beside it
 
-    _let_gloo_go(torch.distributed)
+    let_gloo_go(torch.distributed)
     gc.freeze()  # the ranks share these objects' pages, and end faster for not visiting them
     _become(_serve())
