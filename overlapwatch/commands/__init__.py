@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from io import TextIOWrapper
 from typing import Protocol
 
-from overlapwatch.commands import report
+from overlapwatch.commands import report, whatif
 from overlapwatch.errors import OverlapwatchError
 
 USER_ERROR = 2
@@ -39,7 +39,7 @@ class Command(Protocol):
         """Do it; return the exit code."""
 
 
-COMMANDS: tuple[Command, ...] = (report,)
+COMMANDS: tuple[Command, ...] = (report, whatif)
 
 DESCRIPTION = (
     "How much of a training step's communication was hidden behind compute: every step, every rank."
