@@ -138,7 +138,7 @@ def _cost(result: DdpForecast) -> str:
         return f"{text}, as given"
     return (
         f"{text}: fitted to {counted(cost.count, 'collective')} of {counted(cost.sizes, 'size')}, off by "
-        f"{100 * cost.error:.1f} % (median)"
+        f"{100 * cost.error:.1f} % in a step (median)"
     )
 
 

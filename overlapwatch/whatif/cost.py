@@ -1,8 +1,11 @@
 """What a collective costs: a latency and a time a byte, fitted to those that were recorded.
 
-In: sizes and service times. Out: a `Cost` with how well it fits. The service time is what the collective kept its
-engine busy: from its launch, or from the finish of the one before it on the same group where that is later, to its
-finish. The fit is a straight line through the medians of each size, so that one straggling collective does not bend it.
+In: for each bucket its size, and in each step how long it kept its engine busy: from its launch, or from the finish of
+the one before it where that is later, to its finish. Out: a `Cost` with how well it fits.
+
+The fit is a straight line through each bucket's median over the steps, so that a straggling step does not bend it. All
+buckets count, and the line keeps their sum: two that run at once share the link, so that one of them seems to take
+longer and the other shorter than alone.
 """
 
 from dataclasses import dataclass
@@ -10,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from overlapwatch.accounting.spread import median
 from overlapwatch.errors import InputError
 from overlapwatch.timeline.model import I64
 
@@ -24,7 +26,7 @@ class Cost:
         ns_per_byte: 1 / bandwidth; 1 ns a byte is 1 GB/s.
         count: collectives it was fitted to; 0 when it was given.
         sizes: different sizes among them.
-        error: median of |fit - time| / time over them; None when it was given.
+        error: median over the steps of |fit - time| / time of all buckets together; None when it was given.
     """
 
     latency_ns: int | None
@@ -57,28 +59,30 @@ def fit(sizes: I64, service: I64) -> Cost:
     """Fit latency and time a byte to recorded collectives.
 
     Args:
-        sizes: bytes of each.
-        service: ns of each.
+        sizes: bytes of each bucket, shape (buckets,).
+        service: ns, shape (steps, buckets).
 
     Raises:
-        InputError: there is none with a size and a time.
+        InputError: no bucket has a size and a time.
     """
-    usable = (sizes > 0) & (service > 0)
-    sizes, service = sizes[usable], service[usable]
-    if not len(sizes):
+    middle = np.median(service, axis=0) if len(service) else np.zeros(len(sizes))
+    usable = (sizes > 0) & (middle > 0)
+    if not usable.any():
         raise InputError(
             "no gradient bucket with a size and a finish: what a collective costs cannot be fitted"
         )
-    seen = np.unique(sizes)
-    middle = np.array([median(service[sizes == size]) for size in seen], np.float64)
+    sizes, service, middle = sizes[usable].astype(np.float64), service[:, usable], middle[usable]
+    seen = len(np.unique(sizes))
     latency: int | None = None
-    if len(seen) > 1:
-        slope, intercept = np.polyfit(seen.astype(np.float64), middle, 1)
-        latency = max(0, round(float(intercept)))
-    if len(seen) == 1 or latency == 0 or slope <= 0:
-        # Through the origin: a time below 0 for nothing, or less for more bytes, is noise.
-        slope = float((middle * seen).sum() / (seen.astype(np.float64) ** 2).sum())
-        latency = None if len(seen) == 1 else 0
-    cost = Cost(latency, float(slope))
-    off = np.abs(cost.of(sizes) - service) / service
-    return Cost(latency, float(slope), len(sizes), len(seen), float(np.median(off)))
+    slope = 0.0
+    if seen > 1:
+        slope, intercept = (float(value) for value in np.polyfit(sizes, middle, 1))
+        latency = max(0, round(intercept))
+    if seen == 1 or latency == 0 or slope <= 0:
+        # Through the origin: less than no time for nothing, or less for more bytes, is noise.
+        slope = float(middle.sum() / sizes.sum())
+        latency = None if seen == 1 else 0
+    expected = float((latency or 0) * len(sizes) + slope * sizes.sum())
+    taken = service.sum(axis=1)
+    error = float(np.median(np.abs(expected - taken) / np.maximum(taken, 1)))
+    return Cost(latency, slope, service.size, seen, error)

@@ -189,7 +189,7 @@ def ddp_forecast(
     )
     delay = max(0, median(delays) or 0)
     sizes = np.array([int(layout.sizes[list(m)].sum()) for m in layout.members], np.int64)
-    cost = cost or fit(np.tile(sizes, len(steps)), np.concatenate([_service(s) for s in steps]))
+    cost = cost or fit(sizes, np.stack([_service(step) for step in steps]))
     recorded = np.array([step.tail for step in steps], np.int64)
     modelled = _tails(steps, layout, layout.members, delay, cost)
     unknown = [] if peers or (told.origin.world or 1) == 1 else [_ALONE]
