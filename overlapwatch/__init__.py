@@ -15,6 +15,7 @@ __all__ = [
     "OverlapwatchError",
     "__version__",
     "open_trace",
+    "sweep",
     "watch",
 ]
 
@@ -22,12 +23,14 @@ if TYPE_CHECKING:
     from overlapwatch.errors import ConfigurationError, InputError, OverlapwatchError
     from overlapwatch.sources import open_trace
     from overlapwatch.watching import watch
+    from overlapwatch.watching.sweeping import sweep
 
 _HOMES = {
     "ConfigurationError": "overlapwatch.errors",
     "InputError": "overlapwatch.errors",
     "OverlapwatchError": "overlapwatch.errors",
     "open_trace": "overlapwatch.sources",
+    "sweep": "overlapwatch.watching.sweeping",
     "watch": "overlapwatch.watching",
 }
 

@@ -35,6 +35,11 @@ def _count(low: int, high: int) -> Callable[[str, Any], int]:
     return parse
 
 
+def _count_or_auto(low: int, high: int) -> Callable[[str, Any], "int | str"]:
+    count = _count(low, high)
+    return lambda name, value: "auto" if value == "auto" else count(name, value)
+
+
 def _one_of(words: tuple[str, ...]) -> Callable[[str, Any], str]:
     def parse(name: str, value: Any) -> str:
         if value not in words:
@@ -99,6 +104,12 @@ class Settings:
         (0,), _ranks, "ranks that write step lines; 'all' for every one"
     )
     line_every: int = _setting(1, _count(1, 1 << 30), "write the step line of every Nth step")
+    ranks_every: int | str = _setting(
+        "auto",
+        _count_or_auto(0, 1 << 30),
+        "name the late rank in rank 0's line every Nth step, from the logs in log_dir; 0: never; "
+        "auto: 50, and never with more than 1,024 ranks",
+    )
     keep_first: int = _setting(50, _count(0, 1 << 30), "keep the events of the first N steps")
     keep_every: int = _setting(
         10, _count(1, 1 << 30), "then keep the events of every Nth step (and of slow ones)"

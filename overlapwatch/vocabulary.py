@@ -23,6 +23,8 @@ class RecordKind(IntEnum):
     COLLECTIVE = 3  # one collective or point-to-point operation
     WAIT = 4  # compute stood still for communication
     MARK = 5  # an instant (start == finish)
+    COPY = 6  # copying into or out of a collective's buffer; neither lane
+    HELD = 7  # a module's unsharded parameters were held in memory; no finish while they are
 
 
 class Phase(IntEnum):
@@ -86,10 +88,16 @@ class StepFlag(IntFlag):
     DISTURBED = 64  # a kernel-level window or a change of settings ran in this step
     EVENTS_KEPT = 128  # the step's records are in the log, not only its summary
     PARTIAL = 256  # records of this step were lost or the job ended inside it
+    FIRST_BATCH = 512  # Megatron's first: it sends no gradient before the end, to learn which come
 
 
 OUT_OF_STATISTICS = (
-    StepFlag.UNBUCKETED | StepFlag.REBUILT | StepFlag.SHADOW | StepFlag.DISTURBED | StepFlag.PARTIAL
+    StepFlag.UNBUCKETED
+    | StepFlag.REBUILT
+    | StepFlag.SHADOW
+    | StepFlag.DISTURBED
+    | StepFlag.PARTIAL
+    | StepFlag.FIRST_BATCH
 )
 """Steps with any of these flags are listed but stay out of medians and percentiles."""
 
@@ -103,6 +111,7 @@ class NameKind(IntEnum):
     GROUP = 4
     OPTIMIZER = 5
     OPERATION = 6
+    LAYER = 7  # a place in the model or its schedule that exchanges activations, not parameters
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +150,12 @@ RECORD = np.dtype(
         ("finish", "<i8"),
     ]
 )
-"""One span, 64 bytes. A STEP, PHASE, WAIT or MARK uses `start` and `finish`; a COLLECTIVE uses all four times."""
+"""One span, 64 bytes. A COLLECTIVE uses all four times, every other kind `start` and `finish`.
+
+`collective` and `owner` of a WAIT say what was waited for, where that is known: ALL_GATHER, a use of
+a module's unsharded parameters, written at each use however short; REDUCE_SCATTER, gradients. Of a
+COPY they say whose collective it belongs to. `bytes` of a HELD are the unsharded bytes held.
+"""
 
 SUMMARY = np.dtype(
     [
@@ -165,7 +179,7 @@ SUMMARY = np.dtype(
         ("wait_ns", "<i8"),  # union of the spans in which compute waited for communication
         ("bytes", "<i8"),  # logical bytes of the collectives
         ("collectives", "<u4"),
-        ("buckets", "<u4"),  # gradient buckets reduced
+        ("buckets", "<u4"),  # gradient buckets reduced; with FSDP2, modules whose gradients were
         ("unfinished", "<u4"),  # collectives without a finish
         ("unobservable", "<u4"),  # collectives whose finish nobody can see
     ]

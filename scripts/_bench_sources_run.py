@@ -68,9 +68,12 @@ def run(command: Sequence[str], home: Path) -> Ran:
         "HOME": str(home),
         "MPLCONFIGDIR": str(home),
         "PYTHONPATH": str(ROOT),
+        # Peers were installed, and their modules compiled with it. Ours are at their first start.
+        "PYTHONPYCACHEPREFIX": str(home / "compiled"),
     }
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     if command[0] != sys.executable:
-        del environment["PYTHONPATH"]
+        del environment["PYTHONPATH"], environment["PYTHONPYCACHEPREFIX"]
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as errors:
         began = time.perf_counter()
         process = subprocess.Popen(command, env=environment, stdout=out, stderr=errors)

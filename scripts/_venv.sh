@@ -73,6 +73,7 @@ ready_venv() {
     # `--group` reads the development tools from pyproject.toml; pip knows it from 25.1 on.
     "$VENV/bin/python" -m pip install --help | grep -- --group >/dev/null || install pip constraints.txt -- --upgrade pip
     install test pyproject.toml constraints.txt -- -e '.[torch,fast,parquet]' --group dev
+    bash "$ROOT/scripts/fetch_megatron"
   else
     install demo pyproject.toml constraints.txt -- -e '.[torch]'
   fi

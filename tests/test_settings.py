@@ -29,6 +29,7 @@ def test_every_setting_can_be_given_both_ways_with_the_same_result() -> None:
         "sinks": (["stderr", "jsonl:x"], "stderr,jsonl:x"),
         "sink_ranks": ([0, 3], "0, 3"),
         "line_every": (2, "2"),
+        "ranks_every": (25, "25"),
         "keep_first": (3, "3"),
         "keep_every": (4, "4"),
         "gradients_every": (5, "5"),

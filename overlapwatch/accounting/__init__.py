@@ -6,6 +6,6 @@ In: a `Timeline` and a `Window`. Out: frozen dataclasses, integer ns, each with 
 
 In reading order: `closure` (how a result shows that it adds up), `window` (which time is
 accounted), `lanes` (communication and compute as unions, the one place), then what is told of them:
-`partition`, `kinds`, `phases`, `exposed`, `tail`, `buckets`, and `summarize`, `steps`, `shadow`,
-`analyse`, which put them together.
+`partition`, `kinds`, `phases`, `exposed`, `tail`, `buckets`, `units` (modules that communicate, as
+FSDP2's do), and `summarize`, `steps`, `shadow`, `analyse`, which put them together.
 """

@@ -28,13 +28,17 @@ from overlapwatch.accounting.buckets import BucketTable, bucket_table
 from overlapwatch.accounting.call_sites import CallSites, call_sites
 from overlapwatch.accounting.calls import Calls, calls_of, calls_of_records, payloads_of
 from overlapwatch.accounting.closure import Check
+from overlapwatch.accounting.configured import Configured, configured
+from overlapwatch.accounting.contention import Contention, contention
 from overlapwatch.accounting.exposed import Exposed, exposed
 from overlapwatch.accounting.fused import Fused, fused
 from overlapwatch.accounting.kinds import kinds
 from overlapwatch.accounting.lanes import Lanes, lanes_of
+from overlapwatch.accounting.layers import LayerTable, layer_table
 from overlapwatch.accounting.messages import InFlight, Messages, in_flight, messages
 from overlapwatch.accounting.partition import Partition, partition
 from overlapwatch.accounting.phases import phases
+from overlapwatch.accounting.ranks.table import RankTable, rank_table
 from overlapwatch.accounting.rates import Rate, rates
 from overlapwatch.accounting.selection import Choice, Selection, choose
 from overlapwatch.accounting.shadow import ShadowCost, shadow_cost
@@ -43,12 +47,13 @@ from overlapwatch.accounting.steps import StepStatistics, step_statistics
 from overlapwatch.accounting.summarize import summarize
 from overlapwatch.accounting.tail import StepTail, step_tails
 from overlapwatch.accounting.tails import TailDistribution, distribution
+from overlapwatch.accounting.units.told import Units, units
 from overlapwatch.accounting.window import Window
 from overlapwatch.timeline.model import Origin, Recording, Skipped, Timeline, Unknown
 from overlapwatch.timeline.phase_rules import PhaseRule, with_phases
 from overlapwatch.timeline.records import from_marks
 from overlapwatch.timeline.step_rules import RECORDED, AnchorRule, with_steps
-from overlapwatch.vocabulary import NOT_KNOWN, SUMMARY, StepFlag
+from overlapwatch.vocabulary import NOT_KNOWN, OUT_OF_STATISTICS, SUMMARY, StepFlag
 
 _NEVER_UNKNOWN = ("step", "flags", "collectives", "buckets", "unfinished", "unobservable")
 
@@ -73,6 +78,10 @@ class Analysis:
         tail, tails: the tails of the selected steps whose events were kept: their distribution, and
             each.
         buckets: gradient buckets of these steps.
+        contention: whether compute runs slower while communication runs.
+        units: modules as communication units (FSDP2); None where no module owns a collective.
+        layers: what layers exchange (tensor, pipeline, context, expert parallelism).
+        configured: options of the framework that decide overlap, and what came of them; None where none were told.
         steps: statistics over all selected steps.
         rows: SUMMARY rows of all selected steps.
         shadow: what recording cost.
@@ -82,6 +91,7 @@ class Analysis:
         calls: calls of the communication library by kind, with their exact sizes.
         rates: kernels against calls, and rates where they close; none for a log.
         in_flight: collectives that had not finished when the input was read.
+        table: what this rank contributes to a comparison with others.
         phase_rule, step_rule: what decided the phases and the steps.
         compute_rule: what the compute lane is made of.
         steps_in_window: how many steps the window is made of; None where none are known.
@@ -102,6 +112,10 @@ class Analysis:
     tail: TailDistribution
     tails: tuple[StepTail, ...]
     buckets: BucketTable
+    contention: Contention
+    units: Units | None
+    layers: LayerTable
+    configured: Configured | None
     steps: StepStatistics
     rows: NDArray[np.void]
     shadow: ShadowCost
@@ -111,6 +125,7 @@ class Analysis:
     calls: Calls
     rates: tuple[Rate, ...]
     in_flight: tuple[InFlight, ...]
+    table: RankTable
     phase_rule: str
     step_rule: str
     compute_rule: str
@@ -144,6 +159,10 @@ class Analysis:
             "exposed": self.exposed.to_dict(),
             "tail": self.tail.to_dict(),
             "buckets": self.buckets.to_dict(),
+            "contention": self.contention.to_dict(),
+            "units": self.units.to_dict() if self.units else None,
+            "layers": self.layers.to_dict(),
+            "configured": self.configured.to_dict() if self.configured else None,
             "messages": [row.to_dict() for row in self.messages.sizes],
             "groups": [row.to_dict() for row in self.messages.groups],
             "call_sites": [site.to_dict() for site in self.call_sites.sites],
@@ -196,7 +215,7 @@ def analyse(
 
     """
     selection, rules = selection or Selection(), rules or Rules()
-    recording, step_rule = _ruled(recording, rules)
+    recording, step_rule = ruled(recording, rules)
     choice = choose(recording, selection)
     # The window needs all collectives (one may reach into it from a step that is not selected);
     # what is told by step needs those of the selected steps.
@@ -209,11 +228,15 @@ def analyse(
     tails = step_tails(chosen)
     tail = _tail_of(tails, chosen)
     buckets = bucket_table(chosen)
+    slowed = contention(tl, lanes)
+    by_module = units(tl, chosen, lanes)
     kept = chosen.steps[chosen.steps["flags"] & StepFlag.SHADOW == 0]
     statistics = step_statistics(rows, kept["step"].tolist())
     shadow = shadow_cost(rows)
     launched = _launched(tl, lanes)
     sent = messages(launched, tl.groups)
+    exchanged = layer_table(launched, lanes, tl, _in_window(chosen))
+    options = configured(recording.about, tl, launched, lanes, rows["flags"])
     sites = call_sites(launched, lanes, tl.names)
     payloads = payloads_of(tl, lanes, whole=selection.whole)
     calls = calls_of(payloads, launched)
@@ -223,6 +246,8 @@ def analyse(
     # A part of each step has no whole number of anything.
     whole_steps = steps if selection.phase is None else None
     unknown = (*tl.unknown, *parts.not_known(), *tail.unknown, *buckets.unknown)
+    unknown += (*slowed.not_known(), *(by_module.unknown if by_module else ()))
+    unknown += options.unknown if options else ()
     if not live and parts.observed and not len(calls_made):
         unknown += (Unknown("rates", "the input holds no sizes of messages"),)
     return Analysis(
@@ -237,6 +262,10 @@ def analyse(
         tail=tail,
         tails=tails,
         buckets=buckets,
+        contention=slowed,
+        units=by_module,
+        layers=exchanged,
+        configured=options,
         steps=statistics,
         rows=rows,
         shadow=shadow,
@@ -260,6 +289,7 @@ def analyse(
             tl.groups,
             recording.read_ns or newest_ns(recording),
         ),
+        table=rank_table(recording, choice, lanes=lanes, tails=tails),
         phase_rule=tl.phase_rule,
         step_rule=step_rule,
         compute_rule=tl.compute_rule,
@@ -275,6 +305,9 @@ def analyse(
             *sent.checks(),
             *sites.checks(),
             *calls.checks(),
+            *slowed.checks(),
+            *(by_module.checks() if by_module else ()),
+            *exchanged.checks(),
             *_live_checks(choice, rows, parts),
         ),
         # A profile has no shadow steps; nobody asks what its recording cost.
@@ -297,7 +330,7 @@ def _tail_of(tails: tuple[StepTail, ...], tl: Timeline) -> TailDistribution:
     return replace(tail, unknown=(Unknown("the tails of the steps", because),))
 
 
-def _ruled(recording: Recording, rules: Rules) -> tuple[Recording, str]:
+def ruled(recording: Recording, rules: Rules) -> tuple[Recording, str]:
     """Return the recording with steps and phases by the rules, and the rule of the steps."""
     tl, step_rule = recording.timeline, RECORDED
     if not from_marks(tl):
@@ -326,6 +359,12 @@ def _launched(tl: Timeline, lanes: Lanes) -> NDArray[np.void]:
     """Return the collectives of the window, each once, with and without a finish."""
     seen = tl.communication[np.unique(lanes.index)]
     return np.concatenate((seen, lanes.unfinished, lanes.unobservable))
+
+
+def _in_window(chosen: Timeline) -> NDArray[np.uint32]:
+    """Return the numbers of the selected steps that are in statistics; of all selected where none is."""
+    counted = chosen.steps[chosen.steps["flags"] & OUT_OF_STATISTICS == 0]
+    return np.asarray((counted if len(counted) else chosen.steps)["step"])
 
 
 def _tail_checks(tails: tuple[StepTail, ...]) -> tuple[Check, ...]:

@@ -228,13 +228,14 @@ def _of_steps(tl: Timeline, selection: Selection) -> Timeline:
 
 
 def _only(tl: Timeline, steps: NDArray[np.void]) -> Timeline:
-    """Return the timeline with these steps, and without the collectives of its other steps.
+    """Return the timeline with these steps, without the collectives and uses of its other steps.
 
     Collectives without a step stay: a profile may not say.
     """
     others = np.setdiff1d(tl.steps["step"], steps["step"])
     kept = ~np.isin(tl.communication["step"], others)
-    return replace(tl, steps=steps, communication=tl.communication[kept])
+    used = ~np.isin(tl.uses["step"], others)
+    return replace(tl, steps=steps, communication=tl.communication[kept], uses=tl.uses[used])
 
 
 def _within(rows: NDArray[np.void], selection: Selection) -> NDArray[np.void]:

@@ -39,6 +39,20 @@ class Amounts:
     overlap_ns: int
     exposed_ns: int
 
+    @staticmethod
+    def of(busy: Intervals, compute: Intervals) -> "Amounts":
+        """Return the amounts of communication `busy` against the compute lane."""
+        return Amounts(total(busy), total(intersect(busy, compute)), total(subtract(busy, compute)))
+
+    @staticmethod
+    def counted_again(unions: list[Intervals], compute: Intervals) -> "Amounts":
+        """Return by how much the amounts of `unions`, added, exceed those of their union."""
+        return Amounts(
+            counted_again(unions),
+            counted_again([intersect(one, compute) for one in unions]),
+            counted_again([subtract(one, compute) for one in unions]),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Cell:
@@ -168,7 +182,7 @@ def split(lanes: Lanes, pieces: Spans, phase: NDArray[np.uint8] | None, rule: st
     start, end, index = pieces
     kind = lanes.kind[index]
     label = kind.astype(np.int64) if phase is None else phase.astype(np.int64) * 256 + kind
-    counted = _first_pieces(start, lanes.index[index])
+    counted = first_pieces(start, lanes.index[index])
     cells: list[Cell] = []
     unions: list[Intervals] = []
     for key in np.unique(label):
@@ -176,6 +190,7 @@ def split(lanes: Lanes, pieces: Spans, phase: NDArray[np.uint8] | None, rule: st
         busy = union(start[mine], end[mine])
         sizes = lanes.records["bytes"][index[mine & counted]]
         unions.append(busy)
+        amounts = Amounts.of(busy, lanes.compute)
         cells.append(
             Cell(
                 kind=CollectiveKind(int(key) % 256),
@@ -183,29 +198,21 @@ def split(lanes: Lanes, pieces: Spans, phase: NDArray[np.uint8] | None, rule: st
                 count=len(sizes),
                 bytes=int(sizes.sum()) if (sizes > 0).any() else None,
                 summed_ns=int((end[mine] - start[mine]).sum()),
-                union_ns=total(busy),
-                overlap_ns=total(intersect(busy, lanes.compute)),
-                exposed_ns=total(subtract(busy, lanes.compute)),
+                union_ns=amounts.union_ns,
+                overlap_ns=amounts.overlap_ns,
+                exposed_ns=amounts.exposed_ns,
             )
         )
     return Split(
         rule=rule,
         cells=tuple(cells),
-        whole=Amounts(
-            total(lanes.communication),
-            total(intersect(lanes.communication, lanes.compute)),
-            total(subtract(lanes.communication, lanes.compute)),
-        ),
-        remainder=Amounts(
-            counted_again(unions),
-            counted_again([intersect(one, lanes.compute) for one in unions]),
-            counted_again([subtract(one, lanes.compute) for one in unions]),
-        ),
+        whole=Amounts.of(lanes.communication, lanes.compute),
+        remainder=Amounts.counted_again(unions, lanes.compute),
         collectives=lanes.collectives,
     )
 
 
-def _first_pieces(start: I64, record: I64) -> NDArray[np.bool_]:
+def first_pieces(start: I64, record: I64) -> NDArray[np.bool_]:
     """Mark the earliest piece of each record: the one that counts."""
     order = np.lexsort((start, record))
     first = np.ones(len(order), np.bool_)

@@ -124,17 +124,30 @@ def reductions(records: NDArray[np.void], names: Mapping[int, Name]) -> NDArray[
     """Return those of `records` (RECORD) that reduce gradients.
 
     These are the collectives owned by a bucket, and those of a reducing kind in the backward phase
-    (profiles know no buckets; an all-gather in the backward is a prefetch, not a reduction).
+    (profiles know no buckets; an all-gather in the backward is a prefetch, not a reduction). With
+    FSDP2 these are a module's reduce-scatter and, with HSDP, the all-reduce behind it. What a
+    layer owns reduces activations (tensor parallelism).
     """
     reducing = (records["phase"] == Phase.BACKWARD) & (
         records["collective"][:, None] == _REDUCING
     ).any(axis=1)
-    owned = [
-        (name := names.get(owner)) is not None and name.kind is NameKind.BUCKET
-        for owner in records["owner"].tolist()
+    owners = [names.get(owner) for owner in records["owner"].tolist()]
+    owned = [name is not None and name.kind is NameKind.BUCKET for name in owners]
+    layers = [name is not None and name.kind is NameKind.LAYER for name in owners]
+    chosen: NDArray[np.void] = records[
+        reducing & ~np.array(layers, np.bool_) | np.array(owned, np.bool_)
     ]
-    chosen: NDArray[np.void] = records[reducing | np.array(owned, np.bool_)]
     return chosen
+
+
+def reduced_by_module(tl: Timeline) -> bool:
+    """Say whether gradients are reduced module by module (FSDP2), not by buckets."""
+    kinds = {
+        name.kind
+        for owner in np.unique(reductions(tl.communication, tl.names)["owner"]).tolist()
+        if (name := tl.names.get(owner)) is not None
+    }
+    return NameKind.MODULE in kinds and NameKind.BUCKET not in kinds
 
 
 def step_tail(tl: Timeline, step: np.void, *, chain: bool = True) -> StepTail:

@@ -138,11 +138,13 @@ def _explain(serial: list[StepTail]) -> str:
         if tail.first_ready_ns is not None and tail.last_compute_end_ns is not None
     ]
     if len(early) < len(serial):
-        return f"{text}; when the first bucket was ready is not known"
+        return f"{text}; when the first gradients were ready is not known"
     before = median(np.array(early, np.int64)) or 0
     if before <= 0:
-        return f"{text}; no bucket was ready before"
-    return f"{text}; the first bucket had been ready {before / 1e6:.2f} ms (median) before that end"
+        return f"{text}; no gradients were ready before"
+    return (
+        f"{text}; the first gradients had been ready {before / 1e6:.2f} ms (median) before that end"
+    )
 
 
 def _unknown(

@@ -7,6 +7,7 @@ In: the arguments. Out: an exit code:
 | 0    | done                                                        |
 | 1    | the input was read, but its numbers do not add up           |
 | 2    | what was asked cannot be done; one sentence on stderr       |
+| 3    | `order`: the ranks issue different collectives              |
 | 130  | interrupted                                                 |
 
 Adding a verb means adding its module to `COMMANDS`. A module has `add_parser(subparsers)` and `run(arguments)`; what is
@@ -20,7 +21,7 @@ from collections.abc import Sequence
 from io import TextIOWrapper
 from typing import Protocol
 
-from overlapwatch.commands import report, whatif
+from overlapwatch.commands import compare, order, ranks, report, whatif
 from overlapwatch.errors import OverlapwatchError
 
 USER_ERROR = 2
@@ -39,7 +40,7 @@ class Command(Protocol):
         """Do it; return the exit code."""
 
 
-COMMANDS: tuple[Command, ...] = (report, whatif)
+COMMANDS: tuple[Command, ...] = (report, ranks, order, compare, whatif)
 
 DESCRIPTION = (
     "How much of a training step's communication was hidden behind compute: every step, every rank."
@@ -53,6 +54,8 @@ examples:
   overlapwatch report trace_rank*.json.gz         PyTorch profiler traces, one a rank
   overlapwatch report profile.sqlite --trim 39.964 46.123 --device 4
                                                   an Nsight Systems export: some seconds of one device
+  overlapwatch ranks runs/a                       which rank is late again and again, and why
+  overlapwatch order runs/a                       a job hangs: which ranks differ, which are behind
 
 to record a run, add to the training script, after DDP has wrapped the model:
   overlapwatch.watch(model, log_dir="runs/a")

@@ -17,6 +17,7 @@ from overlapwatch.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from overlapwatch.accounting.analyse import Analysis
+    from overlapwatch.accounting.ranks.across import AcrossRanks
     from overlapwatch.commands.inputs import Request
     from overlapwatch.reports.json import InputFile
 
@@ -49,6 +50,16 @@ def add_parser(
         help="a run directory, a log, an Nsight Systems export or a PyTorch (Kineto) trace",
     )
     parser.add_argument("--json", action="store_true", help="print JSON, for scripts")
+    add_selection(parser)
+    parser.add_argument(
+        "--width", metavar="N", help="characters a line (default: the terminal's, else 100)"
+    )
+    parser.add_argument("--output", metavar="FILE", help="write there instead of to stdout")
+    return parser
+
+
+def add_selection(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that `make_request` reads: which time, whose, rules for profiles."""
     which = parser.add_argument_group("which time")
     which.add_argument(
         "--step",
@@ -100,11 +111,6 @@ def add_parser(
         help="a longer gap between anchor kernels starts a step, where no steps are marked "
         "(default: 300)",
     )
-    parser.add_argument(
-        "--width", metavar="N", help="characters a line (default: the terminal's, else 100)"
-    )
-    parser.add_argument("--output", metavar="FILE", help="write there instead of to stdout")
-    return parser
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -119,10 +125,12 @@ def run(arguments: argparse.Namespace) -> int:
     from overlapwatch.commands.inputs import read_all  # noqa: PLC0415 - slow to import
 
     analyses = read_all([Path(path) for path in arguments.input], request)
+    across = _across(analyses)
     if arguments.json:
         from overlapwatch.reports.json import to_text  # noqa: PLC0415
 
-        _write(to_text(analyses, [_file(path) for path in _paths(analyses)]), arguments.output)
+        files = [_file(path) for path in _paths(analyses)]
+        write(to_text(analyses, files, across), arguments.output)
     elif arguments.output or not sys.stdout.isatty():
         from overlapwatch.reports.layout import DEFAULT_WIDTH  # noqa: PLC0415
         from overlapwatch.reports.text import plain  # noqa: PLC0415
@@ -132,11 +140,23 @@ def run(arguments: argparse.Namespace) -> int:
             width or DEFAULT_WIDTH,
             request.ranks,
             all_in_full=request.devices is not None,
+            across=across,
         )
-        _write(text, arguments.output)
+        write(text, arguments.output)
     else:
-        _show(analyses, width, request)
-    return 0 if all(check.ok for one in analyses for check in one.checks) else DOES_NOT_ADD_UP
+        _show(analyses, width, request, across)
+    checks = [check for one in analyses for check in one.checks]
+    checks += across.checks() if across else ()
+    return 0 if all(check.ok for check in checks) else DOES_NOT_ADD_UP
+
+
+def _across(analyses: "Sequence[Analysis]") -> "AcrossRanks | None":
+    """Return how the ranks compare in time; None of one alone."""
+    if len(analyses) < 2:
+        return None
+    from overlapwatch.accounting.ranks.across import across_ranks  # noqa: PLC0415 - for several only
+
+    return across_ranks([one.table for one in analyses])
 
 
 def make_request(arguments: argparse.Namespace) -> "Request":
@@ -315,7 +335,13 @@ def _file(path: str) -> "InputFile":
         return InputFile(path, None, None)
 
 
-def _write(text: str, output: str | None) -> None:
+def write(text: str, output: str | None) -> None:
+    """Write to a file, or to stdout.
+
+    Raises:
+        ConfigurationError: the file cannot be written.
+
+    """
     if output is None:
         sys.stdout.write(text)
         return
@@ -326,11 +352,18 @@ def _write(text: str, output: str | None) -> None:
     sys.stderr.write(f"written to {output}\n")
 
 
-def _show(analyses: "Sequence[Analysis]", width: int | None, request: "Request") -> None:
+def _show(
+    analyses: "Sequence[Analysis]",
+    width: int | None,
+    request: "Request",
+    across: "AcrossRanks | None",
+) -> None:
     """Print on a terminal, with its width and colours (Rich honours NO_COLOR)."""
     from overlapwatch.reports.layout import terminal  # noqa: PLC0415
     from overlapwatch.reports.text import report  # noqa: PLC0415
 
     console = terminal(width)
-    for part in report(analyses, request.ranks, all_in_full=request.devices is not None):
+    for part in report(
+        analyses, request.ranks, all_in_full=request.devices is not None, across=across
+    ):
         console.print(part)

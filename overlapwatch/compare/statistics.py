@@ -107,7 +107,7 @@ def _medians(base: Sequence[F64], other: Sequence[F64]) -> tuple[int | None, int
 
 
 def _of_runs(base: Sequence[F64], other: Sequence[F64], runs: tuple[int, int]) -> Verdict:
-    stats = _scipy()
+    stats = statistics_library()
     logs = [np.log([float(np.median(run)) for run in one]) for one in (base, other)]
     change = float(np.expm1(logs[1].mean() - logs[0].mean()))
     if max(np.ptp(one) for one in logs) == 0:
@@ -157,7 +157,7 @@ def _drift(steps: F64) -> float:
 
 
 def _bootstrapped(base: F64, other: F64) -> tuple[float, float]:
-    stats = _scipy()
+    stats = statistics_library()
     if np.ptp(base) == 0 and np.ptp(other) == 0:
         exact = float(np.expm1(other.mean() - base.mean()))
         return exact, exact
@@ -174,7 +174,12 @@ def _bootstrapped(base: F64, other: F64) -> tuple[float, float]:
     return float(np.expm1(interval.low)), float(np.expm1(interval.high))
 
 
-def _scipy() -> Any:
+def statistics_library() -> Any:
+    """Return `scipy.stats`.
+
+    Raises:
+        ConfigurationError: SciPy is not installed.
+    """
     try:
         from scipy import stats  # noqa: PLC0415 - slow to import, and only needed here
     except ImportError:

@@ -24,7 +24,7 @@ from overlapwatch.hooks.compiler import not_compiled
 from overlapwatch.hooks.held_groups import HeldGroups
 from overlapwatch.hooks.recorder import Recorder
 from overlapwatch.hooks.times import Finish
-from overlapwatch.vocabulary import CollectiveKind, NameKind, Phase, RecordFlag
+from overlapwatch.vocabulary import CollectiveKind, NameKind, RecordFlag
 
 Sizer = Callable[[tuple[Any, ...], int], int]
 """(positional arguments of the op, ranks in the group) -> logical bytes, by the table in docs/definitions.md."""
@@ -105,34 +105,50 @@ class GroupFacts:
 
 
 class Claimant(Protocol):
-    """A module that is in its backward and expects its next bucket."""
+    """Whoever a collective belongs to.
 
-    @property
-    def bucket(self) -> int:
-        """Id of that bucket's Name."""
+    Attributes:
+        own_stream: it is issued on a device stream of its own, so a synchronous call does not stop compute. False where
+            it is issued on the compute stream, or on the host.
+        tells_finish: it stamps the finish of a synchronous call itself where the backend cannot tell it (`untold`).
+    """
 
-    def take_bucket(self, slot: int, launch: int) -> None:
+    own_stream: bool
+    tells_finish: bool
+
+    def describe(self) -> tuple[int, int, int]:
+        """Return (id of the owner's Name, id of the cause's or 0, RecordFlags)."""
+
+    def take(self, slot: int, at: int) -> None:
         """It was launched, in this record, at this time."""
 
+    def untold(self, slot: int) -> None:
+        """The backend does not tell the finish of this synchronous call: `tells_finish` promised to."""
 
-Claim = Callable[[Any, torch.Tensor], "Claimant | None"]
-"""(process group, the tensor to be reduced) -> who expects it as a bucket."""
+
+Claim = Callable[[CollectiveKind, Any, Any], "Claimant | None"]
+"""(kind, process group, the op's first argument: a tensor or a list of them) -> whose it is, if anybody expects it."""
 
 
 class CollectiveTap:
-    """Installs and removes the kernels. `claim` is asked for each all-reduce launched during a backward."""
+    """Installs and removes the kernels.
+
+    Attributes:
+        claims: asked, in order, for each collective, until one says whose it is.
+        held: process groups kept until no thread of theirs will call us.
+    """
 
     def __init__(self, recorder: Recorder, device_types: frozenset[str]) -> None:
         self._recorder = recorder
         self._device_type = min(device_types)
-        self._keys = tuple(_autograd_key(kind) for kind in sorted(device_types))
+        self._keys = tuple(autograd_key(kind) for kind in sorted(device_types))
         self._groups: weakref.WeakKeyDictionary[Any, GroupFacts] = weakref.WeakKeyDictionary()
         self.held = HeldGroups(recorder.times.is_awaited)
+        self.claims: list[Claim] = []  # the kernels below hold this very list
         self._library: torch.library.Library | None = None
         self._kernels = [
             (op.name, self._kernel(op)) for op in OPERATIONS if hasattr(torch.ops.c10d, op.name)
         ]
-        self.claim: Claim | None = None
 
     def install(self) -> None:
         """Register the kernels (about 30 microseconds each). Does nothing when they are in."""
@@ -188,12 +204,11 @@ class CollectiveTap:
         unbox_group, unbox_work = dist.ProcessGroup.unbox, dist.Work.unbox
         launch, guard, times, now = recorder.launch, recorder.guard, recorder.times, recorder.now
         point_to_point = kind is CollectiveKind.SEND_RECV
-        reduces = operation.name == "allreduce_"
-        groups, facts_of = self._groups, self.facts
-        # On the host DDP's own statistics tell when a bucket was ready, later; on a device an event does.
-        told_later = int(RecordFlag.READY_ESTIMATED) if times.on_host else 0
+        # Groups with an open batch (batch_isend_irecv on a device): a work of it tells nothing yet.
+        coalescing: Any = getattr(dist.distributed_c10d._world, "pg_coalesce_state", {})  # noqa: SLF001
+        groups, facts_of, claims = self._groups, self.facts, self.claims
         # Plain integers: arithmetic with an IntFlag builds a new member, which costs more than the record.
-        backward, synchronously = int(Phase.BACKWARD), int(RecordFlag.SYNCHRONOUS)
+        synchronously = int(RecordFlag.SYNCHRONOUS)
         unobservable, coming_in_time = int(RecordFlag.FINISH_UNOBSERVABLE), Finish.COMING
         blind: set[int] = (
             set()
@@ -211,34 +226,46 @@ class CollectiveTap:
                 if not point_to_point:
                     facts.sequence = sequence = facts.sequence + 1
                 synchronous = len(args) > async_at and not args[async_at]
-                flags = synchronously if synchronous else 0
-                if facts.id in blind:
-                    flags |= unobservable
-                owner, claimant = 0, None
-                if reduces and recorder.phase == backward and self.claim is not None:
-                    claimant = self.claim(group, args[0][0])
+                owner = cause = flags = 0
+                claimant, told = None, False
+                for claim in claims:
+                    claimant = claim(kind, group, args[0])
                     if claimant is not None:
-                        owner = claimant.bucket
-                        flags |= told_later
+                        owner, cause, flags = claimant.describe()
+                        told = synchronous and claimant.tells_finish
+                        break
+                if synchronous and (claimant is None or not claimant.own_stream):
+                    flags |= synchronously
+                if facts.id in blind and not told:
+                    flags |= unobservable
                 at = now()
                 slot = launch(
-                    kind, owner, facts.id, sequence, size_of(args, facts.ranks), flags, at
+                    kind, owner, facts.id, sequence, size_of(args, facts.ranks), flags, at, cause
                 )
                 if claimant is not None:
-                    claimant.take_bucket(slot, at)
+                    claimant.take(slot, at)
+                    if synchronous:
+                        times.mark_start(slot)
             except Exception as error:  # noqa: BLE001 - whatever it is, it stays with us
                 guard.trip(f"recording {operation.name}", error)
             result = redispatch(keyset & below, *args)
-            if slot >= 0 and facts.id not in blind:
+            if slot >= 0 and claimant is not None and told and facts.id in blind:
+                claimant.untold(slot)
+            elif slot >= 0 and facts.id not in blind:
                 try:
                     work = result[1] if isinstance(result, tuple) else result
                     coming = Finish.NEVER
-                    if work is not None:
+                    if point_to_point and not times.on_host and group in coalescing:
+                        coming = Finish.NOT_SEEN  # it is only noted down; the batch is launched later
+                    elif work is not None:
                         coming = times.mark_finish(slot, unbox_work(work), synchronous=synchronous)
                     if coming is Finish.NEVER:
                         blind.add(facts.id)
                     if coming is not coming_in_time:
-                        recorder.unobservable(slot)
+                        if claimant is not None and told:
+                            claimant.untold(slot)
+                        else:
+                            recorder.unobservable(slot)
                 except Exception as error:  # noqa: BLE001
                     guard.trip(f"following {operation.name}", error)
             return result
@@ -257,7 +284,8 @@ def _workers(group: Any, device_type: str) -> int:
     return threads if device_type == "cpu" else 1
 
 
-def _autograd_key(device_type: str) -> str:
+def autograd_key(device_type: str) -> str:
+    """Return the dispatch key behind which a device's own kernels live."""
     known = {
         "cpu": "AutogradCPU",
         "cuda": "AutogradCUDA",

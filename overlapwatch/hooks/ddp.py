@@ -26,10 +26,20 @@ from overlapwatch.hooks.compiler import not_compiled
 from overlapwatch.hooks.ddp_layout import Layout, Stage, parameters_of, read_layout
 from overlapwatch.hooks.recorder import NEVER_NS, BackwardReport, Recorder, log
 from overlapwatch.hooks.steps import StepBoundaries
-from overlapwatch.vocabulary import CollectiveKind, NameKind, Phase, RecordKind, StepFlag
+from overlapwatch.vocabulary import (
+    CollectiveKind,
+    NameKind,
+    Phase,
+    RecordFlag,
+    RecordKind,
+    StepFlag,
+)
 
 _SHADOWED = ("__getstate__", "register_comm_hook", "_register_builtin_comm_hook", "join_hook")
 """Methods of DDP in front of which a watch puts attributes of the module."""
+
+
+_BACKWARD = int(Phase.BACKWARD)
 
 
 class DdpModule:
@@ -49,6 +59,8 @@ class DdpModule:
         self.label = label
         self._prefix = f"{label}: " if label else ""
         self._recorder = recorder
+        # On the host DDP's own statistics tell when a bucket was ready, later; on a device an event does.
+        self._told_later = int(RecordFlag.READY_ESTIMATED) if recorder.times.on_host else 0
         self._boundaries = boundaries
         self._running = running
         self.owner = recorder.names.intern(NameKind.MODULE, label or type(ddp.module).__name__)
@@ -294,13 +306,22 @@ class DdpModule:
         buckets = self.layout.buckets
         return buckets[self.next_bucket].id if self.next_bucket < len(buckets) else 0
 
-    def take_bucket(self, slot: int, launch: int) -> None:
+    own_stream = tells_finish = False  # DDP's collectives are asynchronous
+
+    def describe(self) -> tuple[int, int, int]:
+        """Say of the bucket whose turn it is what its record needs: (owner, cause, flags)."""
+        return self.bucket, 0, self._told_later
+
+    def take(self, slot: int, launch: int) -> None:
         """The bucket whose turn it is was launched, in this record."""
         if self.next_bucket < len(self.layout.buckets):
             self.launched.append((slot, launch, self.layout.buckets[self.next_bucket].members))
             self.next_bucket += 1
             if self.next_bucket == len(self.layout.buckets):
                 self._all_launched()
+
+    def untold(self, slot: int) -> None:
+        """Nothing was promised."""
 
     def _all_launched(self) -> None:
         """DDP now queues the callback in which it waits; in a reentrant checkpoint that is in the inner backward."""
@@ -363,11 +384,12 @@ class DdpInstrument:
         """Whether a watched module has this parameter."""
         return id(parameter) in self._held
 
-    def claim(self, group: Any, tensor: torch.Tensor) -> "DdpModule | None":
-        """Return the module whose next bucket this tensor is, if one is in its backward and expects it."""
-        for module in self._running:
-            if module.group is group and module.expects(tensor):
-                return module
+    def claim(self, kind: CollectiveKind, group: Any, tensors: Any) -> "DdpModule | None":
+        """Return the module whose next bucket this all-reduce is, if one is in its backward and expects it."""
+        if kind is CollectiveKind.ALL_REDUCE and self._recorder.phase == _BACKWARD:
+            for module in self._running:
+                if module.group is group and module.expects(tensors[0]):
+                    return module
         return None
 
     def remove(self) -> None:
@@ -376,23 +398,6 @@ class DdpInstrument:
             module.remove()
         self.modules.clear()
         self._running.clear()
-
-
-def find_ddp(model: Any) -> list[tuple[str, DistributedDataParallel]]:
-    """Return the (name, module) of every DDP module in a model, a compiled model, or a list of them."""
-    models = model if isinstance(model, (list, tuple)) else [model]
-    found: list[tuple[str, DistributedDataParallel]] = []
-    for number, one in enumerate(models):
-        if not isinstance(one, torch.nn.Module):
-            continue
-        prefix = f"{number}" if len(models) > 1 else ""
-        for name, module in one.named_modules():
-            if isinstance(module, DistributedDataParallel) and all(
-                module is not known for _, known in found
-            ):
-                plain = name.removeprefix("_orig_mod").strip(".")
-                found.append((".".join(part for part in (prefix, plain) if part), module))
-    return found
 
 
 def world_of(ddp: DistributedDataParallel) -> int:

@@ -21,6 +21,7 @@ import torch.distributed as dist
 from overlapwatch.errors import ConfigurationError
 from overlapwatch.hooks.compiler import not_compiled
 from overlapwatch.hooks.ddp import DdpModule
+from overlapwatch.hooks.ddp_reducer import replace_reducer
 from overlapwatch.hooks.recorder import Recorder
 from overlapwatch.hooks.times import Finish
 from overlapwatch.vocabulary import CollectiveKind, RecordFlag
@@ -212,7 +213,7 @@ class CommHookMode:
                     flags,
                     at,
                 )
-                module.take_bucket(slot, at)
+                module.take(slot, at)
             except Exception as error:  # noqa: BLE001 - whatever it is, it stays with us
                 guard.trip("communication hook", error)
             future = hook(state, bucket)
@@ -236,17 +237,8 @@ class CommHookMode:
 
     def _replace_reducer(self) -> None:
         """Give the DDP module a reducer without a hook; parameters, gradients and optimizer state stay as they are."""
-        ddp = self._ddp
-        ddp.reducer._remove_autograd_hooks()  # noqa: SLF001
-        parameters, sparse = ddp._build_params_for_reducer()  # noqa: SLF001
-        names = ddp._build_debug_param_to_name_mapping(parameters)  # noqa: SLF001
         with _first_laid_out_as(self._module.rebuilt_buckets()):
-            ddp._ddp_init_helper(parameters, sparse, names, ddp.static_graph)  # noqa: SLF001
-        if ddp.static_graph:  # as DDP's own __setstate__ does it; its method would only warn
-            ddp.reducer._set_static_graph()  # noqa: SLF001
-            ddp.logger._set_static_graph()  # noqa: SLF001
-            ddp._static_graph_delay_allreduce_enqueued = False  # noqa: SLF001
-        ddp._has_rebuilt_buckets = False  # noqa: SLF001
+            replace_reducer(self._ddp)
         self._module.reset_layout()
 
     def remove(self) -> None:

@@ -6,6 +6,7 @@ In: names at set-up, ids on the hot path. Out: calls of the `nvtx` package. What
     push/pop    "step" (payload: the step number)          on the training thread
     start/end   "forward", "backward", "optimizer"         process-wide: on a GPU a backward begins on autograd's thread
     start/end   "AllReduce launch to finish, <bucket>"     process-wide: the finish comes from another thread
+    start/end   "AllGather launch to finish, <module>"     likewise, with FSDP2; also ReduceScatter
     mark        "bucket ready, <bucket>"
 
 All strings are registered at set-up. Without a tool, without the package, or switched off, `make_ranges` returns
@@ -35,7 +36,10 @@ class NullRanges:
         self.because = because
 
     def name_bucket(self, owner: int, text: str, *kinds: CollectiveKind) -> None:
-        """Register the names of a bucket or module."""
+        """Register the names of a bucket."""
+
+    def name_module(self, owner: int, text: str, *kinds: CollectiveKind) -> None:
+        """Register the names of a module's collectives; a module is never marked as ready."""
 
     def push_step(self, step: int) -> None:
         """Open the range of a step."""
@@ -83,12 +87,20 @@ class Ranges(NullRanges):
         self._collectives: dict[tuple[int, int], Any] = {}
         self._unnamed = domain.get_event_attributes(message="bucket ready", color="green")
         self._ready: dict[int, Any] = {}
+        self._modules: set[int] = set()
         self._open: set[int] = set()
 
     def name_bucket(self, owner: int, text: str, *kinds: CollectiveKind) -> None:
-        """Register the names of a bucket or module, and of its collectives of these kinds."""
+        """Register the names of a bucket, and of its collectives of these kinds."""
         make = self._domain.get_event_attributes
         self._ready[owner] = make(message=f"bucket ready, {text}", color="green")
+        for kind in kinds:
+            self._collectives[kind, owner] = make(message=f"{kind.title} launch to finish, {text}")
+
+    def name_module(self, owner: int, text: str, *kinds: CollectiveKind) -> None:
+        """Register the names of a module's collectives; a module is never marked as ready."""
+        make = self._domain.get_event_attributes
+        self._modules.add(owner)
         for kind in kinds:
             self._collectives[kind, owner] = make(message=f"{kind.title} launch to finish, {text}")
 
@@ -109,7 +121,8 @@ class Ranges(NullRanges):
 
     def ready(self, owner: int) -> None:
         """Mark that a bucket is ready."""
-        self._mark(self._ready.get(owner, self._unnamed))
+        if owner not in self._modules:
+            self._mark(self._ready.get(owner, self._unnamed))
 
     def start(self, kind: int, owner: int) -> int:
         """Open the range of a collective; `end` takes what this returns, on any thread."""

@@ -74,6 +74,23 @@ class BackwardReport:
     buckets: list[tuple[int, int, tuple[int, ...]]]
 
 
+@dataclass(frozen=True, slots=True)
+class FinishBound:
+    """A collective was waited for, so it was over when the wait was, whenever its finish gets stamped.
+
+    Args:
+        step: the step of both records.
+        collective: slot of the COLLECTIVE.
+        wait: slot of the WAIT, which ends when the collective did, or at once if that was before it began.
+        until_ns: by then it was over.
+    """
+
+    step: int
+    collective: int
+    wait: int
+    until_ns: int
+
+
 class Recorder:
     """The state every hook shares. Attributes are plain so that the hot path reads them directly."""
 
@@ -88,6 +105,7 @@ class Recorder:
         self.step = 0
         self.phase: int = Phase.OTHER
         self.backward_reports: deque[BackwardReport] = deque(maxlen=4096)
+        self.finish_bounds: deque[FinishBound] = deque(maxlen=1 << 16)
         self.step_flags: deque[tuple[int, int]] = deque(maxlen=4096)
         self.group_workers: dict[
             int, int
@@ -105,10 +123,31 @@ class Recorder:
 
     # -- spans -------------------------------------------------------------------------------------------------
 
-    def begin(self, kind: RecordKind, phase: int, owner: int) -> int:
-        """Write a span that begins now; return its slot."""
-        at = self.now() if self._on_host else 0
-        slot = self._write(kind, phase, 0, 0, self.step, owner, 0, 0, 0, 0, 0, 0, 0, at, 0)
+    def begin(
+        self,
+        kind: RecordKind,
+        phase: int,
+        owner: int,
+        collective: int = 0,
+        size: int = 0,
+        stream: int = 0,
+        at: int = 0,
+    ) -> int:
+        """Write a span that begins now; return its slot.
+
+        Args:
+            kind: what it is a span of.
+            phase: where in the step.
+            owner: id of a Name.
+            collective: CollectiveKind of what it has to do with; 0 = none, or not known.
+            size: bytes.
+            stream: 0 for the host, or the compute stream of a device.
+            at: "now" as the caller has read it from the host clock.
+        """
+        at = (at or self.now()) if self._on_host else 0
+        slot = self._write(
+            kind, phase, collective, 0, self.step, owner, 0, stream, 0, 0, size, 0, 0, at, 0
+        )
         if not at:
             self.times.mark(slot, "start")
         if self.ranges is not None and kind == RecordKind.PHASE:
@@ -136,6 +175,7 @@ class Recorder:
         size: int,
         flags: int,
         at: int,
+        cause: int = 0,
     ) -> int:
         """Write a collective launched at `at` (host ns); return its slot. Its finish comes from `Times.mark_finish`."""
         slot = self._write(
@@ -148,7 +188,7 @@ class Recorder:
             group,
             self._stream,
             sequence,
-            0,
+            cause,
             size,
             0,
             at,
@@ -156,10 +196,18 @@ class Recorder:
             0,
         )
         if self.ranges is not None:
-            if owner:  # a bucket, launched because it is complete and its turn has come
+            if owner:  # a bucket is launched because it is complete and its turn has come
                 self.ranges.ready(owner)
             self._open_ranges[slot] = self.ranges.start(collective, owner)
         return slot
+
+    def end_at(self, slot: int, at: int, flags: int = 0) -> None:
+        """Stamp the end of a span or collective at `at` (host ns), which the caller has seen."""
+        self.ring.stamp(slot, "finish", at)
+        if flags:
+            self.ring.add_flags(slot, flags)
+        if self._open_ranges:
+            self.range_ended(slot)
 
     def unobservable(self, slot: int) -> None:
         """Say of a collective that its finish cannot be seen."""

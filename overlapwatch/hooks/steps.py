@@ -37,6 +37,7 @@ class StepBoundaries:
         )
         self._explicit = False
         self._forwards = 0  # since the last boundary
+        self._backwards = False  # one has ended since then
         self._ended_at = 0
         self._inside: torch.optim.Optimizer | None = None
         self._interrupted = (
@@ -49,23 +50,48 @@ class StepBoundaries:
         ]
         recorder.open_step(recorder.now())
 
-    def training_forward_begins(self) -> None:
-        """A forward pass with gradients begins: if an optimizer has stepped since, a new step has begun."""
+    def training_forward_begins(self, *, whole: bool = True) -> None:
+        """A forward pass with gradients begins: if an optimizer has stepped since, a new step has begun.
+
+        Args:
+            whole: it is the model's, not that of a module in it, of which a step may have any number.
+        """
         if self._inside is not None:
             self._interrupted = True
             self._end_span()
         if self._ended_at and not self._explicit:
             self._turn_over(self._ended_at)
-        self._forwards += 1
-        if self._forwards == _FORWARDS_WITHOUT_A_STEP:
+        self._forwards += whole
+        if whole and self._forwards == _FORWARDS_WITHOUT_A_STEP:
             log.warning(
                 "no step has ended in %d forward passes: if the optimizer works without Optimizer.step() (fused into "
                 "DDP, say), call watch.step() at the end of each step",
                 self._forwards,
             )
 
+    def iteration_begins(self) -> None:
+        """The training loop says that it begins anew: a new step has begun, even if no optimizer was seen to step."""
+        if self._explicit:
+            return
+        if self._ended_at:
+            self._turn_over(self._ended_at)
+        elif self._backwards:
+            self._turn_over(self._recorder.now())
+
+    @property
+    def optimizer_has_stepped(self) -> bool:
+        """Whether the running step seems to have ended: nothing but the next one's begin would say so for sure."""
+        return bool(self._ended_at)
+
+    def optimizer_goes_on(self) -> None:
+        """What the optimizer does after its step has ended now: the step ends here, if it has ended."""
+        if self._ended_at:
+            self._ended_at = self._recorder.now()
+            self._recorder.step_may_end(self._ended_at)
+
     def backward_ended(self) -> None:
         """Gradients are synchronised: an optimizer that ran inside the backward cannot have ended the step earlier."""
+        self._backwards = True
         if self._ended_at:
             self._ended_at = self._recorder.now()
         if self._inside is not None and self._interrupted and self._recorder.recording:
@@ -81,6 +107,7 @@ class StepBoundaries:
         self._recorder.close_step(end)
         self._ended_at = 0
         self._forwards = 0
+        self._backwards = False
         self._recorder.open_step(end)
 
     def forget_relevance(self) -> None:

@@ -33,13 +33,22 @@ class Times(Protocol):
         now: the host clock.
         on_host: whether spans are timed on the host; step boundaries then are too.
         stream: what a collective's record says of its stream: 0 on the host, 1 for a device stream of the backend's.
+        within_phases: whether spans inside a forward or backward may be timed; False where events while communication
+            is outstanding would remove overlap.
         on_finish: called when the finish of a collective was seen.
     """
 
     now: Callable[[], int]
     on_host: bool
     stream: int
+    within_phases: bool
     on_finish: OnFinish | None
+
+    def current_stream(self) -> int:
+        """Return a number for the calling thread's current stream; 0 on the host."""
+
+    def mark_start(self, slot: int) -> None:
+        """The collective of this record is about to be issued on the current stream, which will carry it."""
 
     def mark(self, slot: int, field: str) -> None:
         """Store "now", as the device sees it, into a time field of a record: at once or later."""
@@ -75,6 +84,7 @@ class HostTimes:
 
     on_host = True
     stream = 0
+    within_phases = True
 
     def __init__(self, now: Callable[[], int], ring: Ring) -> None:
         self.now = now
@@ -83,6 +93,13 @@ class HostTimes:
         self._finish = self._stampers["finish"]
         self._add_flags = ring.add_flags
         self._awaited: set[int] = set()  # slots; adding and discarding are atomic
+
+    def current_stream(self) -> int:
+        """There is none."""
+        return 0
+
+    def mark_start(self, slot: int) -> None:
+        """Nothing to do: nobody on the host sees a collective begin."""
 
     def mark(self, slot: int, field: str) -> None:
         """Stamp now."""
@@ -163,9 +180,18 @@ class DeviceTimes:
         self.on_finish: OnFinish | None = None
         self._stamp = ring.stamp
         self._clock = clock
-        self._pairs = plan.policy is EventPolicy.EVENT_PAIRS
+        self._pairs = self.within_phases = plan.policy is EventPolicy.EVENT_PAIRS
         self._on_stream = on_stream
         self._observer = observer
+
+    def current_stream(self) -> int:
+        """Return the clock's number of the current stream."""
+        return self._clock.stream()
+
+    def mark_start(self, slot: int) -> None:
+        """Record an event on the current stream. What it is recorded before includes waiting for the other ranks."""
+        if self._pairs:
+            self._clock.mark(slot, "start")
 
     def mark(self, slot: int, field: str) -> None:
         """Record an event on the current stream."""

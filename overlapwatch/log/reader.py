@@ -331,4 +331,6 @@ def _candidates(file: BinaryIO, start: int, size: int) -> Iterator[tuple[int, in
 
 def concatenate_records(events: Iterable[Events]) -> NDArray[np.void]:
     """Return the records of all blocks as one RECORD array."""
-    return np.concatenate([np.empty(0, RECORD), *(block.records for block in events)])
+    # As plain bytes: numpy compares the fields of structured types one by one.
+    plain = [np.ascontiguousarray(block.records).view(f"V{RECORD.itemsize}") for block in events]
+    return np.concatenate([np.empty(0, f"V{RECORD.itemsize}"), *plain]).view(RECORD)

@@ -65,7 +65,11 @@ def _one(one: Comparison) -> Iterator[RenderableType]:
     if one.numbers:
         yield from _table("a step (medians)", "number", one.numbers)
     if one.phases:
-        yield from _table("exposed in a step, by phase and kind (means over the steps kept)", "phase and kind", one.phases)
+        yield from _table(
+            "exposed in a step, by phase and kind (means over the steps kept)",
+            "phase and kind",
+            one.phases,
+        )
     if one.buckets:
         yield from _table("exposed, by bucket", "bucket", one.buckets)
     if len(one.ranks) > 1:

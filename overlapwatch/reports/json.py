@@ -10,8 +10,8 @@ are added, not renamed or removed; a change of meaning raises `SCHEMA`.
 | inputs       | the files: path, source, sha256 of their first MiB, what was skipped       |
 | timelines    | one entry a rank and device: partition, kinds, phases, exposed, tail, ...  |
 | devices      | the timelines side by side: least, median and most of each number          |
-| across_ranks | null: ranks are not yet compared                                           |
-| closure      | every check of every timeline, both sides, and the timeline it belongs to  |
+| across_ranks | what several ranks say together; null of one alone                         |
+| closure      | every check, both sides, and the timeline it belongs to (null: the ranks)  |
 | not_known    | what cannot be told, why, and the timeline it speaks of (null: all)        |
 """
 
@@ -22,12 +22,13 @@ from typing import Any
 
 from overlapwatch.accounting.analyse import Analysis
 from overlapwatch.accounting.devices import side_by_side
+from overlapwatch.accounting.ranks.across import AcrossRanks
 
 SCHEMA = 1
 
-_ACROSS_RANKS = {
+_ALONE = {
     "what": "across_ranks",
-    "because": "this version does not compare ranks; each timeline speaks of one",
+    "because": "one rank alone cannot be compared",
     "timeline": None,
 }
 
@@ -48,12 +49,17 @@ class InputFile:
     size_bytes: int | None
 
 
-def to_dict(analyses: Sequence[Analysis], files: Iterable[InputFile] = ()) -> dict[str, Any]:
+def to_dict(
+    analyses: Sequence[Analysis],
+    files: Iterable[InputFile] = (),
+    across: AcrossRanks | None = None,
+) -> dict[str, Any]:
     """Return the report as plain values.
 
     Args:
         analyses: one a rank and device.
         files: what is known of the files they come from.
+        across: how the ranks compare in time.
 
     """
     known = {file.path: file for file in files}
@@ -63,11 +69,17 @@ def to_dict(analyses: Sequence[Analysis], files: Iterable[InputFile] = ()) -> di
         "inputs": [_input(path, known.get(path), analyses) for path in paths],
         "timelines": [one.to_dict() for one in analyses],
         "devices": side_by_side(analyses).to_dict(),
-        "across_ranks": None,
+        "across_ranks": across.to_dict() if across else None,
         "closure": [
-            {**check.to_dict(), "timeline": place}
-            for place, one in enumerate(analyses)
-            for check in one.checks
+            *(
+                {**check.to_dict(), "timeline": place}
+                for place, one in enumerate(analyses)
+                for check in one.checks
+            ),
+            *(
+                {**check.to_dict(), "timeline": None}
+                for check in (across.checks() if across else ())
+            ),
         ],
         "not_known": [
             *(
@@ -75,9 +87,16 @@ def to_dict(analyses: Sequence[Analysis], files: Iterable[InputFile] = ()) -> di
                 for place, one in enumerate(analyses)
                 for unknown in one.unknown
             ),
-            _ACROSS_RANKS,
+            *_between(across),
         ],
     }
+
+
+def _between(across: AcrossRanks | None) -> list[dict[str, Any]]:
+    """Return what cannot be told of the ranks together."""
+    if across is None:
+        return [_ALONE]
+    return [{"what": one.what, "because": one.because, "timeline": None} for one in across.unknown]
 
 
 def _input(path: str, file: InputFile | None, analyses: Sequence[Analysis]) -> dict[str, Any]:
@@ -101,11 +120,15 @@ def _input(path: str, file: InputFile | None, analyses: Sequence[Analysis]) -> d
     }
 
 
-def to_text(analyses: Sequence[Analysis], files: Iterable[InputFile] = ()) -> str:
+def to_text(
+    analyses: Sequence[Analysis],
+    files: Iterable[InputFile] = (),
+    across: AcrossRanks | None = None,
+) -> str:
     """Return the report as JSON text, indented, with a final newline.
 
     Raises:
         ValueError: a value is not a number that JSON has (a fault of ours, never written out).
 
     """
-    return json.dumps(to_dict(analyses, files), indent=1, allow_nan=False) + "\n"
+    return json.dumps(to_dict(analyses, files, across), indent=1, allow_nan=False) + "\n"

@@ -22,6 +22,7 @@ _REMARKS = tuple(
     (int(flag), text)
     for flag, text in (
         (StepFlag.UNBUCKETED, "first iteration: one bucket, not in statistics"),
+        (StepFlag.FIRST_BATCH, "first batch: nothing sent before its end, not in statistics"),
         (StepFlag.REBUILT, "buckets rebuilt, not in statistics"),
         (StepFlag.DISTURBED, "kernel window or changed settings, not in statistics"),
         (StepFlag.PARTIAL, "incomplete, not in statistics"),
@@ -36,11 +37,12 @@ _REMARKABLE = sum(flag for flag, _ in _REMARKS)
 _SHADOW, _PARTIAL = int(StepFlag.SHADOW), int(StepFlag.PARTIAL)
 
 
-def step_line(summary: np.void) -> str:
+def step_line(summary: np.void, unit: str = "bucket") -> str:
     """Return the line of one step.
 
     Args:
         summary: one row of a SUMMARY array.
+        unit: what the gradients are reduced by: "bucket", or "module" with FSDP2.
 
     """
     row = dict(zip(_FIELDS, summary.item(), strict=True))
@@ -52,7 +54,7 @@ def step_line(summary: np.void) -> str:
         line += "  no communication seen"
     else:
         tail = "tail not known" if tail_ns == NOT_KNOWN else f"tail {_cell(tail_ns, 4)} ms"
-        sent = _counted(row["buckets"], "bucket") or _counted(row["collectives"], "collective")
+        sent = _counted(row["buckets"], unit) or _counted(row["collectives"], "collective")
         line += f"  {_overlap(row, took_ns)}  {tail}" + (f"  {sent}" if sent else "")
     if flags & _REMARKABLE:
         line += "".join(f"  {text}" for flag, text in _REMARKS if flags & flag)

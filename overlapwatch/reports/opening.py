@@ -12,6 +12,7 @@ from rich.console import RenderableType
 
 from overlapwatch.accounting.analyse import Analysis
 from overlapwatch.accounting.buckets import BucketRow
+from overlapwatch.accounting.configured import PREFIX
 from overlapwatch.accounting.messages import InFlight
 from overlapwatch.reports.format import counted, duration, percent, scale, size
 from overlapwatch.reports.layout import facts, heading, sentence, table
@@ -172,7 +173,7 @@ def origin_facts(analysis: Analysis) -> Iterator[RenderableType]:
     pairs += [
         (name, value)
         for name, value in about.items()
-        if name not in told and not name.startswith(_SETTING) and value
+        if name not in told and not name.startswith((_SETTING, PREFIX)) and value
     ]
     yield facts(pairs)
 

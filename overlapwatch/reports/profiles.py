@@ -118,7 +118,8 @@ def _kind_count(one: KindCount) -> str:
 def call_sites(analysis: Analysis) -> Iterator[RenderableType]:
     """Yield which code launched the communication, the most exposed first."""
     told = analysis.call_sites
-    sites = [site for site in told.sites if site.what != "bucket"]
+    told_elsewhere = {"bucket", "layer", "module"} if analysis.units else {"bucket", "layer"}
+    sites = [site for site in told.sites if site.what not in told_elsewhere]
     if not sites:
         return
     yield heading("Call sites")

@@ -12,7 +12,18 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from overlapwatch.accounting.analyse import Analysis
-from overlapwatch.reports import closing, collectives, opening, profiles, where_time_went
+from overlapwatch.accounting.ranks.across import AcrossRanks
+from overlapwatch.reports import (
+    closing,
+    collectives,
+    configured,
+    contention,
+    opening,
+    profiles,
+    ranks,
+    units,
+    where_time_went,
+)
 from overlapwatch.reports.format import counted
 from overlapwatch.reports.layout import DEFAULT_WIDTH, gap, heading, note, sentence, to_text
 
@@ -21,9 +32,17 @@ SECTIONS = (
     where_time_went.partition,
     where_time_went.split,
     where_time_went.exposed,
+    configured.configured,
+    configured.layers,
+    units.modules,
+    units.slack,
+    units.order,
+    units.queueing,
+    units.memory,
     collectives.buckets,
     collectives.tail,
     collectives.traffic,
+    contention.contention,
     profiles.call_sites,
     profiles.calls,
     profiles.rates,
@@ -40,6 +59,7 @@ def report(
     detailed: Collection[int] | None = None,
     *,
     all_in_full: bool = False,
+    across: AcrossRanks | None = None,
 ) -> Iterator[RenderableType]:
     """Yield the report.
 
@@ -48,6 +68,7 @@ def report(
         detailed: ranks to tell in full; None: the first analysis, of a profile the first with
             communication.
         all_in_full: tell all of them in full.
+        across: how they compare in time.
 
     """
     chosen = _in_full(analyses, detailed, all_in_full=all_in_full)
@@ -56,6 +77,9 @@ def report(
     if len(analyses) > 1:
         profile = all(one.state == "profile" for one in analyses)
         yield from profiles.devices(analyses) if profile else opening.ranks(analyses)
+        if across is not None:
+            yield from ranks.in_report(across)
+            yield gap()
         yield from _others(analyses, chosen)
     for analysis in chosen:
         if len(analyses) > 1:
@@ -109,6 +133,7 @@ def plain(
     detailed: Collection[int] | None = None,
     *,
     all_in_full: bool = False,
+    across: AcrossRanks | None = None,
 ) -> str:
     """Return the report as plain text.
 
@@ -117,6 +142,7 @@ def plain(
         width: characters a line; at least 60 are used.
         detailed: ranks to tell in full, as `report` takes it.
         all_in_full: tell all of them in full.
+        across: how they compare in time.
 
     """
-    return to_text(report(analyses, detailed, all_in_full=all_in_full), width)
+    return to_text(report(analyses, detailed, all_in_full=all_in_full, across=across), width)

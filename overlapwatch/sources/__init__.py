@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from overlapwatch.errors import InputError
+from overlapwatch.sources.flight_recorder import is_flight_recorder
 from overlapwatch.sources.kineto import is_kineto, open_kineto
 from overlapwatch.sources.nsight import is_nsight, open_nsight
 from overlapwatch.sources.owlog import is_owlog, open_run
@@ -94,6 +95,11 @@ def open_trace(
     path = Path(path)
     if not path.exists():
         raise InputError(f"{path}: there is no such file or directory")
+    if path.is_file() and is_flight_recorder(path):
+        raise InputError(
+            f"{path}: a Flight Recorder dump tells in which order collectives were issued, not how "
+            "long they took; overlapwatch order reads it"
+        )
     for source in SOURCES:
         if source.recognise(path):
             return source.open(

@@ -67,7 +67,7 @@ def open_run(
     """
     if not path.is_dir():
         return [open_log(path, steps=steps, progress=progress)]
-    files, notes = _newest_run(path)
+    files, notes = newest_run(path)
     if ranks is not None:
         files = {rank: file for rank, file in files.items() if rank in ranks}
         if not files:
@@ -300,7 +300,7 @@ def _counted(count: int, thing: str) -> str:
 # -- a directory -------------------------------------------------------------------------------
 
 
-def _newest_run(directory: Path) -> tuple[dict[int, Path], list[str]]:
+def newest_run(directory: Path) -> tuple[dict[int, Path], list[str]]:
     """Return the logs of the newest run by rank, and what else there is, in words."""
     found: list[tuple[int, str, int, Path]] = []  # (created, run, rank, path)
     notes: list[str] = []

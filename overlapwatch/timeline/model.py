@@ -26,12 +26,14 @@ class Lane:
         start, end: int64 ns, half-open.
         name: ids into `Timeline.names`, 0 where there is none.
         phase: Phase of each span.
+        shape: of kernels: a code of grid and block, 0 where not known; None: of none is it known.
     """
 
     start: I64
     end: I64
     name: NDArray[np.uint32]
     phase: NDArray[np.uint8]
+    shape: NDArray[np.uint32] | None = None
 
     def __len__(self) -> int:
         return len(self.start)
@@ -82,8 +84,12 @@ class Timeline:
         origin: where it came from.
         compute: the compute lane (kernels, or marked spans minus waits).
         communication: RECORD array of COLLECTIVE records; a finish of 0 is still running or unobservable.
-        copies: memcpy and memset spans; neither lane.
+        copies: memcpy and memset spans, and copies into and out of collectives; neither lane.
         waits: spans in which compute stood still for communication.
+        uses: RECORD array of the WAIT records that name a collective: each use of a module's unsharded
+            parameters, however short the wait, and each wait for its gradients; in order of start.
+        held: RECORD array of HELD records, in order of start: when which unsharded parameters were held. One that was
+            still held when its step was last seen ends there, and its finish is flagged as estimated.
         fused: kernels that compute and communicate at once: reported beside both lanes.
         ranges: annotations of the host (NVTX, user annotations), named, on the profile's clock.
         payloads: PAYLOAD array: calls of the communication library, where the profile has them.
@@ -102,6 +108,8 @@ class Timeline:
     communication: NDArray[np.void] = field(default_factory=lambda: np.empty(0, RECORD))
     copies: Lane = field(default_factory=empty_lane)
     waits: Lane = field(default_factory=empty_lane)
+    uses: NDArray[np.void] = field(default_factory=lambda: np.empty(0, RECORD))
+    held: NDArray[np.void] = field(default_factory=lambda: np.empty(0, RECORD))
     fused: Lane = field(default_factory=empty_lane)
     ranges: Lane = field(default_factory=empty_lane)
     payloads: NDArray[np.void] = field(default_factory=lambda: np.empty(0, PAYLOAD))

@@ -1,8 +1,10 @@
 """Records as the ring and the log hold them -> a Timeline.
 
 In: a RECORD array of one rank, in any order, with the tables that its ids refer to. Out: the
-Timeline of marks: steps, phases, waits, communication, and a compute lane that is made of marks
-(`COMPUTE_RULE`), since nobody saw kernels. That lane is an over-estimate where launches leave gaps.
+Timeline of marks: steps, phases, waits, copies around collectives, parameters held, communication,
+and a compute lane that is made of marks (`COMPUTE_RULE`), since nobody saw kernels. That lane is an
+over-estimate where launches leave gaps. A copy on the compute lane's own queue (stream 0) is cut
+out of compute, since it is neither lane; one on another stream runs beside compute and is not.
 What has not finished ends, for now, 1 ns after the last moment that any record of its step has seen
 (spans are half-open: the moment is inside); a collective without a finish stays without one.
 
@@ -36,6 +38,7 @@ from overlapwatch.vocabulary import (
 )
 
 COMPUTE_RULE = "marked forward, backward and optimizer spans minus waits"
+COMPUTE_RULE_COPIES = f"{COMPUTE_RULE} and copies around collectives"
 PHASE_RULE = "recorded marks"
 
 _TIMES = ("ready", "launch", "start", "finish")
@@ -52,7 +55,7 @@ def join_records(parts: Sequence[NDArray[np.void]]) -> NDArray[np.void]:
 
 def from_marks(tl: Timeline) -> bool:
     """Say whether the compute lane is made of marks, so that the steps bound what was recorded."""
-    return tl.compute_rule == COMPUTE_RULE
+    return tl.compute_rule in {COMPUTE_RULE, COMPUTE_RULE_COPIES}
 
 
 def begin_of(records: NDArray[np.void]) -> I64:
@@ -105,21 +108,30 @@ def from_records(
     steps, bad_steps = _spans(records[kind == RecordKind.STEP], latest)
     phases, bad_phases = _spans(records[kind == RecordKind.PHASE], latest)
     waits, bad_waits = _spans(records[kind == RecordKind.WAIT], latest)
+    copy_records = records[kind == RecordKind.COPY]
+    copies, bad_copies = _spans(copy_records, latest)
+    in_line, _ = _spans(copy_records[copy_records["stream"] == 0], latest)
     communication = records[kind == RecordKind.COLLECTIVE]
+    uses, _ = _whole(records[(kind == RecordKind.WAIT) & (records["collective"] != 0)], latest)
+    held, bad_held = _whole(records[kind == RecordKind.HELD], latest)
     stops = _lane(np.concatenate((waits, _stops(communication, latest))))
     phase_lane = _lane(phases)
     found = (
         Skipped("step, phase and wait records", bad_steps + bad_phases + bad_waits, _BAD_SPAN),
+        Skipped("copy and held records", bad_copies + bad_held, _BAD_SPAN),
         Skipped("records", int((kind > max(RecordKind)).sum()), _UNKNOWN_KIND),
     )
     return Timeline(
         origin=origin,
-        compute=_compute(phase_lane, stops),
+        compute=_compute(phase_lane, stops, in_line),
         communication=communication,
+        copies=_lane(copies),
         waits=stops,
+        uses=uses,
+        held=held,
         phases=phase_lane,
         phase_rule=PHASE_RULE,
-        compute_rule=COMPUTE_RULE,
+        compute_rule=COMPUTE_RULE_COPIES if len(in_line) else COMPUTE_RULE,
         steps=_steps(steps, step_flags or {}),
         gradients=np.empty(0, GRADIENT_READY) if gradients is None else gradients,
         names=dict(names or {}),
@@ -158,6 +170,8 @@ class _Latest:
 def _spans(records: NDArray[np.void], latest: _Latest) -> tuple[NDArray[np.void], int]:
     """Return the records that are spans, unfinished ones closed, and how many are not."""
     spans = np.empty(len(records), _SPAN)
+    if not len(records):
+        return spans, 0
     spans["start"], spans["end"] = records["start"], records["finish"]
     spans["step"], spans["name"], spans["phase"] = (
         records["step"],
@@ -168,6 +182,22 @@ def _spans(records: NDArray[np.void], latest: _Latest) -> tuple[NDArray[np.void]
     spans["end"][spans["open"]] = latest(spans["step"][spans["open"]])
     good = (spans["start"] != 0) & (spans["end"] >= spans["start"])
     return spans[good], int((~good).sum())
+
+
+def _whole(records: NDArray[np.void], latest: _Latest) -> tuple[NDArray[np.void], int]:
+    """Return the records that are spans, in order of start, whole; and how many are not.
+
+    One that is open ends where its step has been seen to, and its finish is flagged as estimated.
+    """
+    if not len(records):
+        return records, 0
+    records = records.copy()
+    unended = records["finish"] == 0
+    records["finish"][unended] = latest(records["step"][unended])
+    records["flags"][unended] |= np.uint8(RecordFlag.FINISH_ESTIMATED)
+    good = (records["start"] != 0) & (records["finish"] >= records["start"])
+    whole = records[good]
+    return whole[np.argsort(whole["start"], kind="stable")], int((~good).sum())
 
 
 def _stops(communication: NDArray[np.void], latest: _Latest) -> NDArray[np.void]:
@@ -187,11 +217,15 @@ def _lane(spans: NDArray[np.void]) -> Lane:
     return Lane(*columns)
 
 
-def _compute(phases: Lane, waits: Lane) -> Lane:
-    """Cut the waits out of each marked span; each piece keeps its module and phase."""
+def _compute(phases: Lane, waits: Lane, copies: NDArray[np.void]) -> Lane:
+    """Cut waits and copies out of each marked span; each piece keeps its module and phase."""
     kept = np.flatnonzero(np.isin(phases.phase, _COMPUTING))
+    cut_start, cut_end = waits.start, waits.end
+    if len(copies):
+        cut_start = np.concatenate((cut_start, copies["start"]))
+        cut_end = np.concatenate((cut_end, copies["end"]))
     start, end, index = subtract_spans(
-        phases.start[kept], phases.end[kept], union(waits.start, waits.end)
+        phases.start[kept], phases.end[kept], union(cut_start, cut_end)
     )
     return Lane(start, end, phases.name[kept][index], phases.phase[kept][index])
 

@@ -1,6 +1,7 @@
 """`watch()`: the one call a user makes, and what it says when it cannot be done.
 
-In: a model wrapped by DistributedDataParallel (or one that holds some, or a list of them). Out: a `Watch`. What was
+In: a model whose gradients are shared by a wrapper that we know (see `hooks/kinds.py`), or one that holds some, or a
+list of them. Out: a `Watch`. What was
 asked wrongly raises `ConfigurationError` here, before anything is touched; what fails on our side is one warning and a
 watch that does nothing.
 """
@@ -10,10 +11,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 
 from overlapwatch.errors import ConfigurationError
-from overlapwatch.hooks.ddp import find_ddp
+from overlapwatch.hooks.instrument import Kind
+from overlapwatch.hooks.kinds import KINDS
 from overlapwatch.hooks.recorder import log
 from overlapwatch.settings import resolve
 from overlapwatch.watching.session import NullWatch, Watch
@@ -24,10 +25,11 @@ _current: Watch | None = None
 
 
 def watch(model: Any, **settings: Any) -> Watch | NullWatch:
-    """Watch a DDP model; the training loop does not change.
+    """Watch a DDP or FSDP2 model; the training loop does not change.
 
     Args:
-        model: a DistributedDataParallel module, a model that contains some, a compiled one, or a list of them.
+        model: a DistributedDataParallel module, a model wrapped by `fully_shard`, at the root or only further in, one
+            that contains some, a compiled one, or a list of them.
         **settings: the fields of `overlapwatch.settings.Settings`, such as `log_dir="runs/a"`; each can also be set as
             `OVERLAPWATCH_<NAME>`. `OVERLAPWATCH_DISABLE=1` makes this call do nothing.
 
@@ -41,7 +43,11 @@ def watch(model: Any, **settings: Any) -> Watch | NullWatch:
     chosen = resolve(settings)
     if not chosen.active:
         return NullWatch(chosen)
-    found = find_ddp(model)
+    for kind in KINDS:
+        because = kind.why_not(model)
+        if because:
+            raise ConfigurationError(because)
+    found = [(kind, name, part) for kind in KINDS for name, part in kind.find(model)]
     if not found:
         raise ConfigurationError(_why_not(model))
     if _current is not None and _current.active and _current.pid == os.getpid():
@@ -56,7 +62,8 @@ def watch(model: Any, **settings: Any) -> Watch | NullWatch:
         _current.close()  # it turned itself off: its hooks make room for the new one's
     started: Watch | None = None
     try:
-        started = Watch(chosen, _device_of(found))
+        kind, _, part = found[0]
+        started = Watch(chosen, kind.device(part), _facts(found))
         started.add(found)
         started.start()
     except ConfigurationError:
@@ -77,10 +84,12 @@ def watch(model: Any, **settings: Any) -> Watch | NullWatch:
     return started
 
 
-def _device_of(found: list[tuple[str, DistributedDataParallel]]) -> torch.device:
-    """Return the device of the first parameter; a model without parameters counts as one on the CPU."""
-    parameters = (p for _, ddp in found for p in ddp.parameters())
-    return next((p.device for p in parameters), torch.device("cpu"))
+def _facts(found: list[tuple[Kind, str, Any]]) -> dict[str, str]:
+    """Return the options that decide overlap, of every kind that was found."""
+    told: dict[str, str] = {}
+    for kind in KINDS:
+        told |= kind.facts([part for one, _, part in found if one is kind])
+    return told
 
 
 def _why_not(model: Any) -> str:
@@ -90,17 +99,12 @@ def _why_not(model: Any) -> str:
     if not models or odd:
         what = type(odd[0]).__name__ if odd else "an empty list"
         return f"watch() needs a torch.nn.Module, not {what}"
-    kinds = {
-        kind.__name__ for one in models for module in one.modules() for kind in type(module).__mro__
-    }
-    if "FSDPModule" in kinds or "FullyShardedDataParallel" in kinds:
-        return "the model is wrapped by FSDP, which this version of overlapwatch does not watch: only DDP is supported"
     group = (
         ""
         if dist.is_available() and dist.is_initialized()
         else (" after torch.distributed.init_process_group(), which has not been called yet either")
     )
     return (
-        f"there is no DistributedDataParallel in {type(models[0]).__name__}: wrap the model first, as in "
-        f"model = DistributedDataParallel(model){group}, and pass the wrapped one"
+        f"{type(models[0]).__name__} is wrapped neither by DistributedDataParallel nor by fully_shard() (FSDP2): wrap "
+        f"the model first, as in model = DistributedDataParallel(model){group}, and pass the wrapped one"
     )

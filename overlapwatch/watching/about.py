@@ -85,9 +85,10 @@ def header(
     mode: str,
     chosen: Chosen,
     ring: str,
+    facts: Mapping[str, str],
     environ: Mapping[str, str] = os.environ,
 ) -> Header:
-    """Return the first frame of a log."""
+    """Return the first frame of a log; `facts` are options of the framework that decide overlap, as variables do."""
     return Header(
         rank=rank,
         world=world,
@@ -104,5 +105,8 @@ def header(
             **{f.name: str(getattr(settings, f.name)) for f in fields(settings)},
             "event_policy": f"{chosen.plan.policy.value}: {chosen.plan.because}",
         },
-        environment={name: environ[name] for name in DECIDES_OVERLAP if name in environ},
+        environment={
+            **{name: environ[name] for name in DECIDES_OVERLAP if name in environ},
+            **facts,
+        },
     )

@@ -19,6 +19,7 @@ GRACE_NS = 2_000_000_000
 HOLE_GRACE_NS = 1_000_000_000
 
 
+_HELD = int(RecordKind.HELD)
 _STEP = int(RecordKind.STEP)  # plain ints: enum arithmetic costs a microsecond each time
 _UNOBSERVABLE = int(RecordFlag.FINISH_UNOBSERVABLE)
 
@@ -109,6 +110,9 @@ class Assembler:
         fresh, there = self._ring.peek(slots)
         records = fresh if there.all() else np.where(there, fresh, join_records(pending.records))
         running = (records["finish"] == 0) & (records["flags"] & _UNOBSERVABLE == 0)
+        running &= (
+            records["kind"] != _HELD
+        )  # parameters may be held for ever: nobody waits for that
         if not everything and (running & there).any() and now_ns - pending.ended_seen_ns < GRACE_NS:
             return None
         return EndedStep(number, records, slots, int((running & ~there).sum()))

@@ -1,8 +1,9 @@
 """Fills in what is known of a step's records only when the step is over.
 
-In: an ended step, and what DDP's statistics said after its backwards. Out: the same records with ready times and gating
-parameters (from DDP), finishes that cannot have been later than DDP's wait for them, and estimated starts; and the
-gradients' ready times. On a device the events have told the times already: only the gating parameter is added there.
+In: an ended step, what DDP's statistics said after its backwards, and which collectives FSDP2 has waited for. Out: the
+same records with ready times and gating parameters (from DDP), finishes that cannot have been later than the wait for
+them, waits that end when what they waited for did, and estimated starts; and the gradients' ready times. On a device
+the events have told the times already: the gating parameter is added there, and when FSDP2's gradients were complete.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,14 +11,15 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from overlapwatch.hooks.recorder import BackwardReport
-from overlapwatch.vocabulary import GRADIENT_READY, RecordFlag, RecordKind
+from overlapwatch.hooks.recorder import BackwardReport, FinishBound
+from overlapwatch.vocabulary import GRADIENT_READY, CollectiveKind, RecordFlag, RecordKind
 from overlapwatch.watching.assemble import EndedStep
 from overlapwatch.watching.gradients import place
 from overlapwatch.watching.starts import estimate_starts
 
 _FINISH_ESTIMATED = np.uint8(RecordFlag.FINISH_ESTIMATED)
 _STEP = int(RecordKind.STEP)
+_SCATTER = int(CollectiveKind.REDUCE_SCATTER)
 
 
 class Completer:
@@ -33,7 +35,12 @@ class Completer:
         self._on_host = on_host
         self._previous_end_ns = 0
 
-    def complete(self, step: EndedStep, reports: Iterable[BackwardReport]) -> NDArray[np.void]:
+    def complete(
+        self,
+        step: EndedStep,
+        reports: Iterable[BackwardReport],
+        bounds: Iterable[FinishBound] = (),
+    ) -> NDArray[np.void]:
         """Complete the records of a step in place; return its GRADIENT_READY rows."""
         at = {slot: place_ for place_, slot in enumerate(step.slots.tolist())}
         parts = [np.empty(0, GRADIENT_READY)]
@@ -41,8 +48,11 @@ class Completer:
             parts.append(self._put_ready_times(step.records, at, report))
             if self._on_host:
                 _bound_finishes(step.records, at, report)
+        for bound in bounds:
+            _bound_wait(step.records, at, bound)
         if not self._on_host:
             self._join_to_previous(step.records)
+            _put_gradients_complete(step.records)
         estimate_starts(step.records, self._workers)
         return parts[-1] if len(parts) == 2 else np.concatenate(parts)
 
@@ -67,6 +77,32 @@ class Completer:
         if self._previous_end_ns:
             records["start"][steps[-1]] = self._previous_end_ns
         self._previous_end_ns = int(records["finish"][steps[-1]])
+
+
+def _bound_wait(records: NDArray[np.void], at: Mapping[int, int], bound: FinishBound) -> None:
+    """The wait was over by then, so the collective was; the wait ends when the collective did, if that was later."""
+    wait, collective = at.get(bound.wait), at.get(bound.collective)
+    if wait is None or collective is None:  # launched in the step before
+        return
+    finish = records["finish"]
+    if not 0 < finish[collective] <= bound.until_ns:
+        finish[collective] = bound.until_ns
+        records["flags"][collective] |= _FINISH_ESTIMATED
+    finish[wait] = max(records["start"][wait], finish[collective])
+
+
+def _put_gradients_complete(records: NDArray[np.void]) -> None:
+    """A module's wait for the reduce-scatter ahead of its own begins where its gradients are complete: `ready`."""
+    kind, collective = records["kind"], records["collective"]
+    scatters = np.flatnonzero(
+        (kind == RecordKind.COLLECTIVE) & (collective == _SCATTER) & (records["ready"] == 0)
+    )
+    waits = np.flatnonzero((kind == RecordKind.WAIT) & (collective == _SCATTER))
+    for one in scatters.tolist():
+        own = waits[records["owner"][waits] == records["owner"][one]]
+        before = own[records["start"][own] <= records["start"][one]]
+        if records["owner"][one] and len(before):
+            records["ready"][one] = records["start"][before].max()
 
 
 def _bound_finishes(

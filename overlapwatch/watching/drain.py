@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from overlapwatch.accounting.summarize import summarize_step
-from overlapwatch.hooks.recorder import BackwardReport, Recorder, log
+from overlapwatch.accounting.tail import reduced_by_module
+from overlapwatch.hooks.recorder import BackwardReport, FinishBound, Recorder, log
 from overlapwatch.log.frames import Clock, ClockPair, Counters, Events, Gradients, Names, Summaries
 from overlapwatch.log.sinks import StepSinks
 from overlapwatch.log.writer import LogWriter
@@ -33,6 +34,7 @@ from overlapwatch.vocabulary import (
     RecordKind,
     StepFlag,
 )
+from overlapwatch.watching.across import AcrossRanks
 from overlapwatch.watching.assemble import Assembler, EndedStep
 from overlapwatch.watching.complete import Completer
 from overlapwatch.watching.keep import Keeper
@@ -92,6 +94,7 @@ class Drain:
         self._tables = Tables()
         self._flags: dict[int, int] = {}
         self._reports: dict[int, list[BackwardReport]] = {}
+        self._bounds: dict[int, list[FinishBound]] = {}
         self._completer = Completer(recorder.group_workers, on_host=recorder.times.on_host)
         self._unwritten: list[np.void] = []
         self._flushed_ns = self._counted_ns = recorder.now()
@@ -103,7 +106,9 @@ class Drain:
         self.steps = 0
         self.kept = 0
         self.notes: deque[str] = deque(maxlen=64)
+        self.each_turn: list[Callable[[], None]] = []
         self.now_and_then: list[Callable[[], None]] = []  # called at each flush
+        self.across: AcrossRanks | None = None
         self._problem_told = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="overlapwatch-drain", daemon=True)
@@ -160,6 +165,8 @@ class Drain:
             self._sum_up(step)
         if self._calibrator is not None:
             self.notes.extend(self._calibrator.sentences())
+        for action in self.each_turn:
+            action()
         if everything or now - self._flushed_ns > FLUSH_NS:
             self._flush(now)
             self._look_for_hangs(now)
@@ -187,12 +194,18 @@ class Drain:
         while reports:
             report = reports.popleft()
             self._reports.setdefault(report.step, []).append(report)
+        bounds = self._recorder.finish_bounds
+        while bounds:
+            bound = bounds.popleft()
+            self._bounds.setdefault(bound.step, []).append(bound)
 
     # -- one step ----------------------------------------------------------------------------------------------
 
     def _sum_up(self, step: EndedStep) -> None:
         flags = self._flags.pop(step.number, 0) | (StepFlag.PARTIAL if step.overwritten else 0)
-        gradients = self._completer.complete(step, self._reports.pop(step.number, ()))
+        gradients = self._completer.complete(
+            step, self._reports.pop(step.number, ()), self._bounds.pop(step.number, ())
+        )
         records = step.records
         if not (records["kind"] == _STEP).any() or (flags & StepFlag.PARTIAL and len(records) == 1):
             return  # the step that a close found just begun, or one whose own record was lost
@@ -227,7 +240,11 @@ class Drain:
             if every and step.number % every == 0 and len(gradients):
                 self._writer.write(Gradients(gradients))
         if step.number % self._settings.line_every == 0 or summary["flags"] & StepFlag.SLOW:
-            self._sinks.step(summary, step_line(summary))
+            unit = "module" if reduced_by_module(timeline) else "bucket"
+            line = step_line(summary, unit)
+            if self.across is not None:
+                line += self.across.words(step.number)
+            self._sinks.step(summary, line)
 
     # -- what is written now and then --------------------------------------------------------------------------
 

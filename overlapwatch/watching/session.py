@@ -1,13 +1,14 @@
 """One watch: the hooks, the ring, the drain and the log of one process, put together and taken apart again.
 
-In: DDP modules and settings. Out: the `Watch` that the user holds. One process has at most one; a second `watch()` adds
-its modules to it.
+In: the parts of models to watch, by kind, and settings. Out: the `Watch` that the user holds. One process has at most
+one; a second `watch()` adds its parts to it.
 """
 
 import atexit
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -15,13 +16,12 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
 
 from overlapwatch.accounting.shadow import shadow_cost
 from overlapwatch.hooks import note_installed, note_removed
 from overlapwatch.hooks.c10d import CollectiveTap
-from overlapwatch.hooks.ddp import DdpInstrument, DdpModule
-from overlapwatch.hooks.ddp_comm_hook import CommHookMode, LaterHooks
+from overlapwatch.hooks.instrument import Context, Instrument, Kind
+from overlapwatch.hooks.knobs import Knob, Tunable
 from overlapwatch.hooks.names import Names
 from overlapwatch.hooks.nvml import NullCounters, make_counters
 from overlapwatch.hooks.nvtx import make_ranges
@@ -36,9 +36,11 @@ from overlapwatch.settings import Settings
 from overlapwatch.timeline.model import Origin
 from overlapwatch.vocabulary import SUMMARY, StepFlag
 from overlapwatch.watching.about import agree_on_run_id, header
+from overlapwatch.watching.across import AcrossRanks, effective_every
 from overlapwatch.watching.devices import choose_times
 from overlapwatch.watching.drain import Drain
 from overlapwatch.watching.kernels import Calibrator, KernelWindows
+from overlapwatch.watching.sweep import Host
 
 FIRST_SHADOW = 12
 """No shadow steps while the job warms up."""
@@ -52,12 +54,16 @@ class Watch:
         settings: the settings in force.
     """
 
-    def __init__(self, settings: Settings, device: torch.device) -> None:
+    def __init__(
+        self, settings: Settings, device: torch.device, facts: Mapping[str, str] | None = None
+    ) -> None:
         self.settings = settings
+        self._facts = facts or {}
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
         self.mode = "hook" if settings.mode == "hook" else "passive"
         self.pid = os.getpid()
         self._closed = False
+        self._before_close: list[Callable[[], None]] = []
         self._sinks = self._open_sinks()  # first, since it may refuse a setting
         run_id = agree_on_run_id()
         self.log_path = (
@@ -99,15 +105,17 @@ class Watch:
             sample=self._counters.sample,
             calibrator=Calibrator(self._kernels) if self._kernels else None,
         )
+        self._tell_late_ranks(run_id)
         self._guard.call_when_tripped(self._stopped)
         self._recorder.boundary_listeners.append(self._choose_shadow)
         if self._kernels is not None:
             self._recorder.boundary_listeners.append(self._kernels.on_boundary)
         # The hooks come last: nothing is installed if something above fails.
         self._tap: CollectiveTap | None = None
-        self._removals: list[Callable[[], None]] = []
-        self._boundaries = StepBoundaries(self._recorder, lambda p: self._ddp.holds(p))  # noqa: PLW0108 - made on the next line
-        self._ddp = DdpInstrument(self._recorder, self._boundaries)
+        self._instruments: dict[str, Instrument] = {}
+        self._boundaries = StepBoundaries(
+            self._recorder, lambda p: any(one.holds(p) for one in self._instruments.values())
+        )
 
     def _install_ranges(self, *, on_device: bool) -> None:
         wanted = self.settings.nvtx == "on" or (self.settings.nvtx == "auto" and on_device)
@@ -141,6 +149,7 @@ class Watch:
             mode=self.mode,
             chosen=self._device,
             ring=ring,
+            facts=self._facts,
         )
         return LogWriter.to_file(
             self.log_path, first, max_bytes=self.settings.max_log_mb * 1_000_000
@@ -151,37 +160,44 @@ class Watch:
         self._chosen_sinks = self.settings.sinks if ranks is None or self.rank in ranks else ()
         return open_sinks(self._chosen_sinks, self.rank)
 
+    def _tell_late_ranks(self, run_id: str) -> None:
+        every = effective_every(self.settings.ranks_every, self.world)
+        if self.rank == 0 and every and self.settings.log_dir is not None and len(self._sinks):
+            self._drain.across = AcrossRanks(self.settings.log_dir, run_id, self.world, every)
+            self._drain.now_and_then.append(self._drain.across.poll)
+
     def _stopped(self, reason: str) -> None:
         self._drain.notes.append(f"the watch turned itself off: {reason}")
 
     # -- attaching ---------------------------------------------------------------------------------------------
 
-    def add(self, found: list[tuple[str, DistributedDataParallel]]) -> None:
-        """Watch these modules too; those already watched are left alone."""
-        known = {id(module.ddp) for module in self._ddp.modules}
-        fresh = [(name, ddp) for name, ddp in found if id(ddp) not in known]
-        several = len(fresh) + len(known) > 1
-        for name, ddp in fresh:
-            label = (name or f"model {len(self._ddp.modules)}") if several else ""
-            self._attach(self._ddp.add(ddp, label))
+    def add(self, found: list[tuple[Kind, str, Any]]) -> None:
+        """Watch these (kind, name, part) too; those already watched are left alone."""
+        tap = self._see_collectives_of(found)
+        fresh = [
+            one
+            for one in found
+            if one[0].name not in self._instruments
+            or not self._instruments[one[0].name].knows(one[2])
+        ]
+        several = len(fresh) + self._watched > 1
+        for kind, name, part in fresh:
+            instrument = self._instruments.get(kind.name)
+            if instrument is None:
+                context = Context(self._recorder, self._boundaries, tap, self.mode)
+                instrument = self._instruments[kind.name] = kind.make(context)
+            instrument.add(part, (name or f"model {self._watched}") if several else "")
 
-    def _attach(self, module: DdpModule) -> None:
+    @property
+    def _watched(self) -> int:
+        return sum(one.count for one in self._instruments.values())
+
+    def _see_collectives_of(self, found: list[tuple[Kind, str, Any]]) -> CollectiveTap:
         if self._tap is None:
-            kinds = frozenset(p.device.type for p in module.parameters) or frozenset({"cpu"})
+            kinds = frozenset(kind.device(part).type for kind, _, part in found)
             self._tap = CollectiveTap(self._recorder, kinds)
             self._drain.now_and_then.append(self._tap.held.let_go_of_destroyed)
-        if self.mode == "hook":
-            group = self._tap.facts(module.group).id
-            self._removals.append(CommHookMode(module, self._recorder, group).remove)
-        else:
-            self._tap.claim = self._ddp.claim
-            self._tap.install()
-            self._removals.append(LaterHooks(module, self._recorder).remove)
-        if getattr(module.ddp, "_use_python_reducer", False):
-            log.warning(
-                "this DDP module reduces its gradients inside the compiled backward (optimize_ddp='python_reducer'), "
-                "where no bucket can be seen: its overlap is not known"
-            )
+        return self._tap
 
     def start(self) -> None:
         """Begin: the drain thread runs, the process's end will close the watch."""
@@ -214,10 +230,15 @@ class Watch:
         return np.array(list(self._drain.summaries), SUMMARY)
 
     def close(self) -> None:
-        """Stop watching: every hook is out, the log is ended, DDP is as it was. Safe to call twice."""
+        """Stop watching: every hook is out, the log is ended, the model is as it was. Safe to call twice."""
+        self._close(at_exit=False)
+
+    def _close(self, *, at_exit: bool) -> None:
         if self._closed or os.getpid() != self.pid:
             return
         self._closed = True
+        for action in self._before_close:
+            self._attempt(action)
         atexit.unregister(self._at_exit)
         if (
             self._kernels is not None
@@ -225,9 +246,8 @@ class Watch:
             self._attempt(self._kernels.close)
         self._attempt(self._boundaries.remove)
         self._recorder.on = self._recorder.recording = False
-        for remove in (*reversed(self._removals), self._ddp.remove):
-            self._attempt(remove)
-        self._removals.clear()
+        for instrument in reversed(self._instruments.values()):
+            self._attempt(partial(instrument.remove, at_exit=at_exit))
         if self._tap is not None:
             self._attempt(self._tap.remove)
         done = self._drain.stop()
@@ -236,6 +256,31 @@ class Watch:
         if self._tap is not None:  # after the model: the last reference to a group is dropped here
             self._attempt(self._tap.held.close)
         note_removed("watch")
+
+    def sweep_host(self) -> Host:
+        """Return what a sweep uses of this watch. For `overlapwatch.sweep()`."""
+        return Host(
+            rank=self.rank,
+            world=self.world,
+            recorder=self._recorder,
+            summaries=lambda: self.summaries,
+            note=self._drain.notes.append,
+            say=self._say,
+            each_turn=self._drain.each_turn,
+            before_close=self._before_close,
+        )
+
+    def knobs(self) -> dict[str, Knob]:
+        """Return the settings of the watched model that can be changed while it trains, by name.
+
+        Raises:
+            ConfigurationError: one of them could not be put back as it was.
+        """
+        found: dict[str, Knob] = {}
+        for instrument in self._instruments.values():
+            if isinstance(instrument, Tunable):
+                found |= instrument.knobs()
+        return found
 
     def _attempt(self, action: Callable[[], object]) -> None:
         """Do one part of closing; a fault in it neither fails the job nor keeps the other parts from being done."""
@@ -247,9 +292,7 @@ class Watch:
     remove = close
 
     def _at_exit(self) -> None:
-        # The model goes with the process: giving it a new reducer now would need its process group, which may be gone.
-        self._removals.clear()
-        self.close()
+        self._close(at_exit=True)
 
     def _end_outputs(self) -> None:
         counters = self._drain.counters()

@@ -90,17 +90,17 @@ def test_reductions_after_the_whole_backward_are_explained():
     assert found.serial == 1
     assert found.explanation == (
         "the first reduction started 10.00 ms (median) after the last forward or backward compute had ended, in "
-        "1 of 1 steps; the first bucket had been ready 60.00 ms (median) before that end"
+        "1 of 1 steps; the first gradients had been ready 60.00 ms (median) before that end"
     )
 
 
 def test_ready_only_then_or_not_known_is_said_too():
     late = bucket(110, 120, 105)
     found = distribution(step_tails(one_step([late])))
-    assert found.explanation.endswith("no bucket was ready before")
+    assert found.explanation.endswith("no gradients were ready before")
     late["ready"] = 0
     found = distribution(step_tails(one_step([late])))
-    assert found.explanation.endswith("when the first bucket was ready is not known")
+    assert found.explanation.endswith("when the first gradients were ready is not known")
 
 
 def test_overlap_needs_no_explanation():

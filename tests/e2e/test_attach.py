@@ -65,8 +65,14 @@ def names(log: LogContents, kind: NameKind) -> set[str]:
 @pytest.mark.parametrize(
     ("thing", "says"),
     [
-        (nn.Linear(2, 2), "no DistributedDataParallel in Linear"),
-        ([nn.Linear(2, 2), nn.Linear(2, 2)], "no DistributedDataParallel in Linear"),
+        (
+            nn.Linear(2, 2),
+            "Linear is wrapped neither by DistributedDataParallel nor by fully_shard",
+        ),
+        (
+            [nn.Linear(2, 2), nn.Linear(2, 2)],
+            "Linear is wrapped neither by DistributedDataParallel nor by fully_shard",
+        ),
         (3, "needs a torch.nn.Module, not int"),
         ([], "needs a torch.nn.Module, not an empty list"),
         ([nn.Linear(2, 2), None], "needs a torch.nn.Module, not NoneType"),
@@ -92,13 +98,18 @@ def test_before_the_process_group_exists_the_sentence_says_that_too(group: None)
         dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 
 
-def test_a_model_under_fsdp_is_named_as_such(group: None) -> None:
+def test_a_sharded_model_on_one_rank_is_watched_although_it_sends_nothing(group: None) -> None:
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.fsdp import fully_shard
 
     sharded = fully_shard(nn.Linear(4, 4), mesh=init_device_mesh("cpu", (1,)))
-    with pytest.raises(ConfigurationError, match=r"FSDP.*only DDP"):
-        overlapwatch.watch(sharded)
+    with overlapwatch.watch(sharded, sinks="none", drain_ms=1) as watch:
+        optimizer = torch.optim.SGD(sharded.parameters(), 0.1)
+        for _ in range(3):
+            sharded(torch.ones(1, 4)).sum().backward()
+            optimizer.step()
+        assert watch.active
+    assert watch.summaries["collectives"].tolist() == [0, 0, 0]
 
 
 def test_after_the_process_group_is_gone_there_is_one_warning(

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator
 
-import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -168,36 +167,65 @@ def test_a_fault_of_ours_leaves_the_collective_alone(
     assert len(bench.records()) == 0
 
 
-def test_only_reductions_in_a_backward_are_offered_as_buckets(
+class Expecting:
+    """Claims whatever it is asked for."""
+
+    def __init__(self, *, own_stream: bool = False, tells_finish: bool = False) -> None:
+        self.own_stream, self.tells_finish = own_stream, tells_finish
+        self.taken: list[tuple[int, int]] = []
+
+    def describe(self) -> tuple[int, int, int]:
+        return 9, 7, int(RecordFlag.PREFETCHED)
+
+    def take(self, slot: int, at: int) -> None:
+        self.taken.append((slot, at))
+
+
+def test_each_collective_is_offered_until_somebody_claims_it(
     tap: CollectiveTap, bench: Bench
 ) -> None:
-    class Expecting:
-        bucket = 9
-        taken: list[tuple[int, int]] = []  # noqa: RUF012 - one test, one instance
-
-        def take_bucket(self, slot: int, launch: int) -> None:
-            self.taken.append((slot, launch))
-
     expecting = Expecting()
-    offered: list[int] = []
+    offered: list[tuple[str, CollectiveKind]] = []
 
-    def claim(group: object, tensor: torch.Tensor) -> Expecting | None:
+    def first(kind: CollectiveKind, group: object, tensors: list[torch.Tensor]) -> Expecting | None:
         assert group is dist.group.WORLD
-        offered.append(tensor.numel())
-        return expecting if tensor.numel() == 4 else None
+        offered.append(("first", kind))
+        return expecting if tensors[0].numel() == 4 else None
 
-    tap.claim = claim
+    def second(kind: CollectiveKind, _group: object, _tensors: object) -> None:
+        offered.append(("second", kind))
+
+    tap.claims += [first, second]
+    dist.broadcast(floats(3), 0)
     dist.all_reduce(floats(4))
-    bench.recorder.phase = Phase.BACKWARD
-    dist.broadcast(floats(4), 0)
-    dist.all_reduce(floats(3))
-    dist.all_reduce(floats(4))
-    assert offered == [3, 4]
+    assert offered == [
+        ("first", CollectiveKind.BROADCAST),
+        ("second", CollectiveKind.BROADCAST),
+        ("first", CollectiveKind.ALL_REDUCE),
+    ]
     records = bench.records(RecordKind.COLLECTIVE)
-    assert records["owner"].tolist() == [0, 0, 0, 9]
-    assert expecting.taken == [(3, records["launch"][3])]
-    estimated = np.flatnonzero(records["flags"] & RecordFlag.READY_ESTIMATED)
-    assert estimated.tolist() == [3]
+    assert records["owner"].tolist() == [0, 9]
+    assert records["cause"].tolist() == [0, 7]
+    assert expecting.taken == [(1, records["launch"][1])]
+    flags = RecordFlag.PREFETCHED | RecordFlag.SYNCHRONOUS
+    assert records["flags"].tolist() == [RecordFlag.SYNCHRONOUS, flags]
+
+
+def test_whoever_claims_a_collective_may_know_more_than_the_backend(
+    tap: CollectiveTap, bench: Bench
+) -> None:
+    beside = Expecting(own_stream=True)
+    tells = Expecting(tells_finish=True)
+    for expecting in (beside, tells, tells):
+        tap.claims[:] = [lambda *_, one=expecting: one]  # type: ignore[misc]
+        dist.reduce_scatter_tensor(torch.empty(4), floats(4))
+    flags = bench.records(RecordKind.COLLECTIVE)["flags"]
+    assert [bool(f & RecordFlag.SYNCHRONOUS) for f in flags] == [False, True, True]
+    assert [bool(f & RecordFlag.FINISH_UNOBSERVABLE) for f in flags] == [True, False, False]
+    work = dist.reduce_scatter_tensor(torch.empty(4), floats(4), async_op=True)
+    work.wait()
+    flags = bench.records(RecordKind.COLLECTIVE)["flags"]
+    assert flags[-1] & RecordFlag.FINISH_UNOBSERVABLE, "only of a synchronous call"
 
 
 def test_the_dispatcher_is_left_as_it_was(bench: Bench) -> None:

@@ -12,7 +12,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from overlapwatch.hooks.c10d import CollectiveTap
-from overlapwatch.hooks.ddp import DdpInstrument, DdpModule, find_ddp, world_of
+from overlapwatch.hooks.ddp import DdpInstrument, DdpModule, world_of
+from overlapwatch.hooks.ddp_attach import find_ddp
 from overlapwatch.hooks.ddp_comm_hook import CommHookMode
 from overlapwatch.hooks.ddp_layout import Stage
 from overlapwatch.hooks.recorder import NEVER_NS
@@ -33,7 +34,7 @@ class Setting:
         self.boundaries = StepBoundaries(bench.recorder, self.holds)
         self.instrument = DdpInstrument(bench.recorder, self.boundaries)
         self.tap = CollectiveTap(bench.recorder, frozenset({"cpu"}))
-        self.tap.claim = self.instrument.claim
+        self.tap.claims.append(self.instrument.claim)
         self.tap.install()
 
     def holds(self, parameter: torch.Tensor) -> bool:
@@ -250,7 +251,7 @@ def test_a_reduction_of_another_size_is_no_bucket(stage: Setting) -> None:
     assert module.expects(torch.empty(size, dtype=torch.float16))  # a compressing hook
     assert not module.expects(torch.empty(size + 1))
     assert not module.expects(torch.empty(size, dtype=torch.int64))
-    module.take_bucket(0, 0)
+    module.take(0, 0)
     assert module.bucket == 0  # all are launched
     assert not module.expects(torch.empty(size))
 

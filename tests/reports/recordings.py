@@ -30,6 +30,7 @@ from overlapwatch.vocabulary import (
     RecordKind,
     StepFlag,
 )
+from tests.support import units
 
 MS = 1_000_000
 BASE_NS = 1_000_000_000
@@ -284,6 +285,11 @@ def killed() -> Recording:
 def serial() -> Recording:
     """Nothing starts before the backward has ended: one block that readies one bucket."""
     return Job(blocks=(6,), sends=(4,)).recording()
+
+
+def fsdp2() -> Recording:
+    """Four steps of the FSDP2 job of `tests/support/units.py`: a wrong prefetch, stalls, queues between kinds."""
+    return units.recording()
 
 
 def silent() -> Recording:

@@ -13,7 +13,7 @@ from tests.reports import golden, recordings
 
 MS = 1_000_000
 EVERYTHING = (
-    "worked", "queued", "serial", "killed", "silent", "host_times", "hostile", "typical", "profiled",
+    "worked", "queued", "serial", "killed", "silent", "host_times", "hostile", "typical", "profiled", "fsdp2",
 )  # fmt: skip
 
 

@@ -13,7 +13,7 @@ from overlapwatch.vocabulary import RECORD, CollectiveKind, RecordFlag, StepFlag
 from tests.reports import golden, recordings
 from tests.reports.recordings import Job
 
-SCENARIOS = ("worked", "queued", "serial", "killed", "silent", "host_times", "hostile")
+SCENARIOS = ("worked", "queued", "serial", "killed", "silent", "host_times", "hostile", "fsdp2")
 WIDTHS = (60, 80, 100, 140)
 
 

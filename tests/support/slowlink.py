@@ -43,6 +43,10 @@ class SlowLink:
         """Return the words that put a command into a rank's namespace."""
         return ["ip", "netns", "exec", self.namespaces[rank]]
 
+    def change_rate(self, rank: int, rate_mbit: float) -> None:
+        """Let one rank send at another rate (10^6 bits per second)."""
+        _limit(self.namespaces[rank], rate_mbit, "change")
+
     def run_ranks(
         self,
         script: str | Path,
@@ -110,9 +114,6 @@ def requires_slow_link(test: Callable[..., object]) -> Callable[..., object]:
 
 def _join(namespace: str, rank: int, switch: str, rate_mbit: float) -> None:
     port = f"port{rank}"
-    bytes_per_ms = rate_mbit * 1e6 / 8 / 1000
-    burst = int(max(bytes_per_ms * _BURST_MS, 16_000))  # not below a few packets
-    queue = int(max(bytes_per_ms * _QUEUE_MS, 256_000)) + burst
     _run("ip", "netns", "add", namespace)
     _run("ip", "-n", namespace, "link", "set", "lo", "up")
     _run(
@@ -122,8 +123,15 @@ def _join(namespace: str, rank: int, switch: str, rate_mbit: float) -> None:
     _run("ip", "-n", switch, "link", "set", port, "master", "switch0", "up")
     _run("ip", "-n", namespace, "addr", "add", f"{_address(rank)}/24", "dev", _INTERFACE)
     _run("ip", "-n", namespace, "link", "set", _INTERFACE, "up")
+    _limit(namespace, rate_mbit, "add")
+
+
+def _limit(namespace: str, rate_mbit: float, verb: str) -> None:
+    bytes_per_ms = rate_mbit * 1e6 / 8 / 1000
+    burst = int(max(bytes_per_ms * _BURST_MS, 16_000))  # not below a few packets
+    queue = int(max(bytes_per_ms * _QUEUE_MS, 256_000)) + burst
     _run(
-        *("tc", "-n", namespace, "qdisc", "add", "dev", _INTERFACE, "root", "tbf"),
+        *("tc", "-n", namespace, "qdisc", verb, "dev", _INTERFACE, "root", "tbf"),
         *("rate", f"{rate_mbit}mbit", "burst", str(burst), "limit", str(queue)),
     )
 

@@ -169,6 +169,7 @@ if __name__ == "__main__":
     # What every rank would import first, and what its first optimizer step imports.
     import torch._dynamo
     import torch.distributed
+    import torch.distributed.fsdp
     from gloo import let_gloo_go  # this file runs as a script, beside it
 
     let_gloo_go(torch.distributed)

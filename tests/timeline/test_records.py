@@ -2,9 +2,16 @@ import numpy as np
 import pytest
 
 from overlapwatch.timeline.model import Origin, Skipped, Unknown
-from overlapwatch.timeline.records import COMPUTE_RULE, PHASE_RULE, from_marks, from_records
+from overlapwatch.timeline.records import (
+    COMPUTE_RULE,
+    COMPUTE_RULE_COPIES,
+    PHASE_RULE,
+    from_marks,
+    from_records,
+)
 from overlapwatch.vocabulary import (
     RECORD,
+    CollectiveKind,
     Name,
     NameKind,
     Phase,
@@ -124,3 +131,50 @@ def test_no_records():
     assert not len(tl.compute)
     assert not len(tl.steps)
     assert tl.skipped == ()
+
+
+COPY, HELD = RecordKind.COPY, RecordKind.HELD
+GATHER = CollectiveKind.ALL_GATHER
+
+
+def test_copies_are_cut_out_of_compute_where_they_are_on_its_queue():
+    forward = record(kind=PHASE, phase=Phase.FORWARD, step=1, start=10, finish=30)
+    in_line = record(kind=COPY, step=1, owner=4, start=12, finish=15)
+    beside = record(kind=COPY, step=1, owner=4, stream=2, start=20, finish=25)
+    tl = assemble(forward, in_line, beside)
+    assert spans(tl.compute) == [(10, 12, 0, Phase.FORWARD), (15, 30, 0, Phase.FORWARD)]
+    assert spans(tl.copies) == [(12, 15, 4, 0), (20, 25, 4, 0)]
+    assert (tl.compute_rule, from_marks(tl)) == (COMPUTE_RULE_COPIES, True)
+    assert assemble(forward, beside).compute_rule == COMPUTE_RULE
+
+
+def test_a_wait_for_a_collective_is_a_wait_and_a_use():
+    use = record(kind=WAIT, collective=GATHER, owner=4, step=1, start=20, finish=22)
+    short = record(kind=WAIT, collective=GATHER, owner=5, step=1, start=12, finish=12)
+    nameless = record(kind=WAIT, step=1, start=15, finish=16)
+    tl = assemble(use, short, nameless)
+    assert tl.uses["owner"].tolist() == [5, 4]
+    assert [span[:2] for span in spans(tl.waits)] == [(12, 12), (15, 16), (20, 22)]
+
+
+def test_what_is_held_at_the_end_ends_where_its_step_was_seen_to_and_says_so():
+    closed = record(kind=HELD, owner=4, step=1, bytes=64, start=20, finish=25)
+    still = record(kind=HELD, owner=5, step=1, bytes=32, start=12)
+    tl = assemble(record(kind=STEP, step=1, start=10, finish=40), closed, still)
+    assert tl.held[["owner", "bytes", "start", "finish"]].tolist() == [
+        (5, 32, 12, 41),
+        (4, 64, 20, 25),
+    ]
+    assert tl.held["flags"].tolist() == [RecordFlag.FINISH_ESTIMATED, 0]
+    assert still["finish"].tolist() == [0]  # the records themselves are left as they were
+
+
+def test_damaged_copies_and_holds_are_counted():
+    tl = assemble(
+        record(kind=COPY, step=1, start=9, finish=3),
+        record(kind=HELD, step=1, finish=3),
+        record(kind=HELD, step=1, start=2, finish=3),
+    )
+    assert len(tl.held) == 1
+    assert len(tl.copies) == 0
+    assert [(one.what, one.count) for one in tl.skipped] == [("copy and held records", 2)]

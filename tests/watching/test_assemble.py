@@ -140,3 +140,13 @@ def test_collectives_in_flight_are_told_in_order_whatever_step_they_are_of(ring:
     assembler.poll(NOW)
     assert assembler.in_flight()["launch"].tolist() == [6, 10]
     assert np.diff(assembler.in_flight()["step"]).tolist() == [1]
+
+
+def test_parameters_that_stay_held_are_not_waited_for(ring: Ring) -> None:
+    assembler = Assembler(ring)
+    write(ring, STEP, 1, finish=9)
+    write(ring, RecordKind.HELD, 1)
+    write(ring, STEP, 2)
+    (step,) = assembler.poll(NOW)
+    assert step.records["finish"].tolist() == [9, 0]
+    assert len(assembler.in_flight()) == 0

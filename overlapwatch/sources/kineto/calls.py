@@ -2,7 +2,8 @@
 
 In: the arguments that `record_param_comms` and, in newer releases, the kernels themselves carry; or
 the name `nccl:all_reduce` of the annotation around a call, where a release wrote no arguments. Out:
-`Call`s, each once however often it was made, and the process groups as Names.
+`Call`s, each once however often it was made, and the process groups as Names. What was read of several
+parts of a trace is joined by `take`.
 
 Two sizes are told, both logical: `given` is what the call was handed, by the rule of payloads (an
 AllGather its own part, a ReduceScatter what it receives, an AllToAll what goes to one peer), `moved`
@@ -10,8 +11,8 @@ is S of the definitions: the larger of input and output.
 """
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -23,6 +24,9 @@ HOST_BACKENDS = ("gloo:", "mpi:", "ucc:")
 """An annotation of theirs spans the collective itself, from launch to finish, not the call."""
 DEVICE_BACKENDS = ("nccl:", "rccl:", "hccl:", "xccl:")
 """An annotation of theirs spans the call that enqueues the collective."""
+
+MOST_GROUPS = 65535
+"""Numbers of groups have 16 bits."""
 
 _OPENS, _CLOSES = "startcoalesced", "endcoalesced"
 
@@ -62,16 +66,37 @@ class Call:
     sequence: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A process group, as the first of its calls told it.
+
+    Args:
+        key: what the trace calls it.
+        text: what a report calls it.
+        ranks: its members, where they are listed.
+        size: how many they are; 0 = not known.
+    """
+
+    key: str
+    text: str
+    ranks: tuple[int, ...]
+    size: int
+
+
 class Calls:
-    """Reads arguments; keeps each different call, and the groups, under a number."""
+    """Reads arguments; keeps each different call, and the groups, under a number.
+
+    Attributes:
+        all: the calls; a number is an index.
+        seen: the groups; the first has number 1.
+    """
 
     def __init__(self) -> None:
         self.all: list[Call] = []
-        self._numbers: dict[Any, int] = {}
+        self.seen: list[Group] = []
+        self._numbers: dict[Call, int] = {}
+        self._named: dict[str, int] = {}
         self._groups: dict[str, int] = {}
-        self._ranks: dict[int, tuple[int, ...]] = {}
-        self._sizes: dict[int, int] = {}
-        self._texts: dict[int, str] = {}
 
     def read(self, args: Args) -> int:
         """Return the number of the call that these arguments tell."""
@@ -79,27 +104,45 @@ class Calls:
 
     def read_named(self, name: str, args: Args) -> int:
         """Return the number of the call that an annotation's name tells; -1 when it tells none."""
-        if not name.startswith(HOST_BACKENDS + DEVICE_BACKENDS):
-            return -1
-        kind = kind_of(name.partition(":")[2])
-        if kind is CollectiveKind.UNKNOWN:
-            return -1
-        size = _tensor_bytes(args.dims, args.types)
-        sized = kind in {CollectiveKind.ALL_REDUCE, CollectiveKind.BROADCAST, CollectiveKind.REDUCE}
-        if not sized or size is None:
-            return self._number(Call(kind, told=False))
-        return self._number(Call(kind, told=False, given=size, moved=size))
+        if args.dims is not None:
+            return self._read_sized(name, _tensor_bytes(args.dims, args.types))
+        found = self._named.get(name)
+        if found is None:
+            found = self._named[name] = self._read_sized(name, None)
+        return found
+
+    def take(self, calls: Sequence[Call], groups: Sequence[Group]) -> list[int]:
+        """Take what another one read; return the number that each of its calls has here."""
+        numbers = [0, *(self._group_number(group) for group in groups)]
+        return [
+            self._number(
+                call
+                if numbers[call.group] == call.group
+                else replace(call, group=numbers[call.group])
+            )
+            for call in calls
+        ]
 
     def groups(self, about: Mapping[str, Any]) -> dict[int, Name]:
         """Return the process groups; ranks that an argument abbreviated are taken from `about`."""
         listed = _listed_groups(about)
         groups = {}
-        for key, number in self._groups.items():
-            ranks = listed.get(key) or self._ranks.get(number, ())
-            size = len(ranks) or self._sizes.get(number, 0)
-            text = self._texts[number]
-            groups[number] = Name(number, NameKind.GROUP, text, members=ranks, elements=size)
+        for number, group in enumerate(self.seen, 1):
+            ranks = listed.get(group.key) or group.ranks
+            size = len(ranks) or group.size
+            groups[number] = Name(number, NameKind.GROUP, group.text, members=ranks, elements=size)
         return groups
+
+    def _read_sized(self, name: str, size: int | None) -> int:
+        if not name.startswith(HOST_BACKENDS + DEVICE_BACKENDS):
+            return -1
+        kind = kind_of(name.partition(":")[2])
+        if kind is CollectiveKind.UNKNOWN:
+            return -1
+        sized = kind in {CollectiveKind.ALL_REDUCE, CollectiveKind.BROADCAST, CollectiveKind.REDUCE}
+        if not sized or size is None:
+            return self._number(Call(kind, told=False))
+        return self._number(Call(kind, told=False, given=size, moved=size))
 
     def _number(self, call: Call) -> int:
         found = self._numbers.get(call)
@@ -134,17 +177,22 @@ class Calls:
         if name is None or isinstance(name, (list, dict)):
             return 0
         key = str(name)
-        number = self._groups.get(key)
+        known = self._groups.get(key)
+        if known is not None:
+            return known
+        described = args.group_description
+        told = isinstance(described, str) and described not in {"", "undefined"}
+        text = f"{described} ({key})" if told else f"group {key}"
+        return self._group_number(Group(key, text, _ranks(args, size), size))
+
+    def _group_number(self, group: Group) -> int:
+        """Return the number of a group; 0 beyond the last that a record can hold."""
+        number = self._groups.get(group.key)
         if number is None:
-            number = len(self._groups) + 1
-            if number > 65535:
+            if len(self.seen) == MOST_GROUPS:
                 return 0
-            self._groups[key] = number
-            described = args.group_description
-            known = isinstance(described, str) and described not in {"", "undefined"}
-            self._texts[number] = f"{described} ({key})" if known else f"group {key}"
-            self._ranks[number] = _ranks(args, size)
-            self._sizes[number] = size
+            self.seen.append(group)
+            number = self._groups[group.key] = len(self.seen)
         return number
 
 

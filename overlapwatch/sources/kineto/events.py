@@ -1,25 +1,28 @@
 """Bytes of trace events -> decoded events, repaired where JSON does not allow what a profiler wrote.
 
 In: a chunk: the inside of a JSON array of events, without its brackets. Out: the events, and how many
-could not be read. Only the fields that the reader needs are decoded, the times as text. A chunk that
-is not JSON is repaired (bytes that are not UTF-8, control characters, `inf` and `nan`) and decoded
-again; where that fails too, its events are decoded one by one and the bad ones counted.
+could not be read. Only the fields that the reader needs are decoded; times and arguments stay text,
+since most arguments are never looked at: `ArgsReader` reads those that are. A chunk that is not JSON is
+repaired (bytes that are not UTF-8, control characters, `inf` and `nan`) and decoded again; where that
+fails too, its events are decoded one by one and the bad ones counted.
 """
 
 import json
 import re
-from collections.abc import Iterator
-from typing import Any, Union
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any, Generic, TypeVar, Union
 
 import msgspec
 
 EMPTY = msgspec.Raw(b"")
+NULL = msgspec.Raw(b"null")
 
 
 class Args(msgspec.Struct, gc=False):
     """The arguments of an event that are read. Anything may stand in them."""
 
-    correlation: Any = None
+    correlation: Any = 0
     external: Any = msgspec.field(name="External id", default=None)
     external_old: Any = msgspec.field(name="external id", default=None)
     device: Any = None
@@ -42,10 +45,18 @@ class Args(msgspec.Struct, gc=False):
     root: Any = msgspec.field(name="Root rank", default=None)
     dims: Any = msgspec.field(name="Input Dims", default=None)
     types: Any = msgspec.field(name="Input type", default=None)
+    grid: msgspec.Raw = EMPTY
+    block: msgspec.Raw = EMPTY
+
+
+class LaunchArgs(msgspec.Struct, gc=False):
+    """The one argument of a runtime call that is read; 0 = none."""
+
+    correlation: Any = 0
 
 
 class Event(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
-    """A span of the trace; `ts` and `dur` are the text of the file, in µs."""
+    """A span of the trace; `ts` and `dur` (in µs) and `args` are the text of the file."""
 
     cat: Any = None
     name: Any = ""
@@ -53,7 +64,7 @@ class Event(msgspec.Struct, gc=False, tag_field="ph", tag="X"):
     tid: Any = None
     ts: msgspec.Raw = EMPTY
     dur: msgspec.Raw = EMPTY
-    args: Args | None = None
+    args: msgspec.Raw = NULL
 
 
 class Other(msgspec.Struct, gc=False):
@@ -71,7 +82,6 @@ _OTHERS = tuple(_other(tag) for tag in "sftMiIBEbenCPNODRcvSTpF()")
 _ANY = Event | Union[_OTHERS]  # type: ignore[valid-type]  # noqa: UP007 - of a computed tuple
 _DECODER: msgspec.json.Decoder[list[Event | Other]] = msgspec.json.Decoder(list[_ANY])
 _ONE: msgspec.json.Decoder[Event | Other] = msgspec.json.Decoder(_ANY)
-_ARGS = {field.encode_name: field.name for field in msgspec.structs.fields(Args)}
 _FAILURES = (msgspec.MsgspecError, ValueError, RecursionError)
 
 # `"memory bandwidth (GB/s)": inf` is written by several releases of PyTorch. The quote before the
@@ -205,8 +215,6 @@ def _decode_one(text: bytes) -> Event | Other | None:
         return None
     if plain.get("ph") != _SPAN:
         return Other()
-    args = plain.get("args")
-    known = args.items() if isinstance(args, dict) else ()
     return Event(
         cat=plain.get("cat"),
         name=plain.get("name", ""),
@@ -214,9 +222,52 @@ def _decode_one(text: bytes) -> Event | Other | None:
         tid=plain.get("tid"),
         ts=_raw(plain.get("ts")),
         dur=_raw(plain.get("dur")),
-        args=Args(**{_ARGS[key]: value for key, value in known if key in _ARGS}),
+        args=msgspec.Raw(json.dumps(plain.get("args")).encode()),
     )
 
 
 def _raw(value: Any) -> msgspec.Raw:
     return msgspec.Raw(value.encode("utf-8", "replace")) if isinstance(value, str) else EMPTY
+
+
+AnyArgs = TypeVar("AnyArgs", bound=msgspec.Struct)
+
+
+class ArgsReader(Generic[AnyArgs]):
+    """Text of the arguments of events -> those of them that a struct names."""
+
+    def __init__(self, struct: type[AnyArgs]) -> None:
+        self._struct = struct
+        self._none = struct()
+        self._many: msgspec.json.Decoder[list[AnyArgs | None]] = msgspec.json.Decoder(
+            list[struct | None]  # type: ignore[valid-type]
+        )
+        self._one: msgspec.json.Decoder[AnyArgs | None] = msgspec.json.Decoder(struct | None)
+        self._fields = {
+            one.encode_name: one.name
+            for one in msgspec.structs.fields(struct)
+            if one.type is not msgspec.Raw
+        }
+
+    def read(self, texts: Sequence[msgspec.Raw]) -> tuple[list[AnyArgs], bool]:
+        """Return the arguments of each event, and whether any had to be repaired."""
+        none = self._none
+        try:
+            found = self._many.decode(b"".join((b"[", b",".join(texts), b"]")))
+        except _FAILURES:
+            return [self._damaged(bytes(text)) or none for text in texts], True
+        return [args or none for args in found], False
+
+    def _damaged(self, text: bytes) -> AnyArgs | None:
+        with suppress(*_FAILURES):
+            return self._one.decode(text)
+        with suppress(*_FAILURES):
+            return self._one.decode(repaired(text))
+        try:
+            plain = json.loads(repaired(text), strict=False, parse_float=str, parse_int=str)
+        except (ValueError, RecursionError):
+            return None
+        if not isinstance(plain, dict):
+            return None
+        known = self._fields
+        return self._struct(**{known[key]: plain[key] for key in plain.keys() & known.keys()})

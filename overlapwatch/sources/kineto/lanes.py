@@ -85,6 +85,7 @@ def lane(rows: NDArray[np.void], phase: NDArray[np.uint8] | None = None) -> Lane
         np.ascontiguousarray(rows["end"][order]),
         np.ascontiguousarray(rows["name"][order]),
         phase[order],
+        np.ascontiguousarray(rows["shape"][order]) if "shape" in (rows.dtype.names or ()) else None,
     )
 
 

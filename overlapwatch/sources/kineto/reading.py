@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from overlapwatch.errors import InputError
-from overlapwatch.sources.kineto.columns import Columns
 from overlapwatch.sources.kineto.recording import Trace, recordings_of
-from overlapwatch.sources.kineto.stream import Stream, head_of
+from overlapwatch.sources.kineto.sharing import read_columns
+from overlapwatch.sources.kineto.stream import head_of
 from overlapwatch.timeline.classify import compile_patterns
 from overlapwatch.timeline.model import Origin, Recording, Unknown
 
@@ -98,14 +98,9 @@ def _open_one(
     progress: Progress | None,
 ) -> list[Recording]:
     compiled = compile_patterns(patterns)
-    stream = Stream(path, progress)
-    columns = Columns()
-    for events in stream.events():
-        columns.add(events)
-    if stream.unreadable:
-        columns.skipped["events", "they are not valid JSON"] += stream.unreadable
+    columns, stream = read_columns(path, progress)
     notes = list(stream.notes)
-    if stream.repaired:
+    if columns.repaired:
         notes.append(_REPAIRED)
     origin, unknown = _origin(path, stream.about)
     trace = Trace(

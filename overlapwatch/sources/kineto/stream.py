@@ -1,9 +1,9 @@
-"""A trace file -> chunks of decoded events, and what stands beside them, in bounded memory.
+"""A trace file -> chunks of its events as text, and what stands beside them, in bounded memory.
 
 In: a path to JSON or gzipped JSON: `{"traceEvents": [...], ...}`, or a bare array of events. Out: an
-iterator of lists of events; after it, `Stream` knows the other entries of the object and what was
-wrong with the file. One block is in memory at a time. A file that ends early gives the events
-before its end. It does not know what an event means.
+iterator of chunks of whole events; after it, `Stream` knows the other entries of the object and what
+was wrong with the file. One block is in memory at a time. A file that ends early gives the events
+before its end. It does not know what an event means, and decodes none.
 
 Blocks are cut between two events, where `},{` is followed by the key `"ph"` that every event begins
 with. Where events begin otherwise the brackets are counted, which takes longer.
@@ -13,6 +13,7 @@ import re
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -21,14 +22,7 @@ from typing import Any, BinaryIO, Protocol
 import msgspec
 
 from overlapwatch.errors import InputError
-from overlapwatch.sources.kineto.events import (
-    Event,
-    Other,
-    decode,
-    end_of_array,
-    end_of_objects,
-    repaired,
-)
+from overlapwatch.sources.kineto.events import end_of_array, end_of_objects, repaired
 
 fast_zlib: ModuleType = zlib
 with suppress(
@@ -57,32 +51,41 @@ class _Inflater(Protocol):
     def decompress(self, data: bytes, max_length: int) -> bytes: ...
 
 
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Events as text.
+
+    Args:
+        text: the inside of a JSON array of them.
+        torn: the file ends in it, as a rule within an event.
+    """
+
+    text: bytes | memoryview
+    torn: bool = False
+
+
 class Stream:
     """One file, read once.
 
     Args:
         path: the file.
         progress: called with (bytes read, bytes in all).
-        block: bytes that are decoded at once.
+        block: bytes that are read at once, `BLOCK` when not given.
 
     Attributes:
         about: what stands beside the events, after all events were read.
-        unreadable: events that are no JSON.
-        repaired: whether some had to be repaired first.
         notes: what was wrong with the file, in words.
     """
 
-    def __init__(self, path: Path, progress: Progress | None = None, block: int = BLOCK) -> None:
+    def __init__(self, path: Path, progress: Progress | None = None, block: int = 0) -> None:
         self.path = path
         self.about: dict[str, Any] = {}
-        self.unreadable = 0
-        self.repaired = False
         self.notes: list[str] = []
         self._progress = progress
-        self._block = block
+        self._block = block or BLOCK
 
-    def events(self) -> Iterator[list[Event | Other]]:
-        """Yield the events, in blocks, in the order of the file.
+    def chunks(self) -> Iterator[Chunk]:
+        """Yield the events, in the order of the file.
 
         Raises:
             InputError: the file cannot be opened, or holds no events.
@@ -106,11 +109,11 @@ class Stream:
                             f"{self.path}: over {_LONGEST >> 20} MiB without the end of an event"
                         )
                     continue
-                yield self._decoded(memoryview(buffer)[:end])
+                yield Chunk(memoryview(buffer)[:end])
                 buffer = buffer[begin:]
                 if end == begin:
                     buffer = buffer.lstrip(_BETWEEN)
-            yield self._last(head, buffer)
+            yield from self._last(head, buffer)
 
     def _opening(self, blocks: Iterator[bytes]) -> tuple[bytes, bytes]:
         """Return what stands before the events, and the first of their bytes."""
@@ -138,32 +141,20 @@ class Stream:
         damage = f" ({self.notes[0]})" if self.notes else ""
         raise InputError(f"{self.path}: not a Kineto trace: no list of traceEvents in it{damage}")
 
-    def _last(self, head: bytes, buffer: bytes) -> list[Event | Other]:
-        """Return the events of the last block, and read what stands after them."""
+    def _last(self, head: bytes, buffer: bytes) -> Iterator[Chunk]:
+        """Yield the last events, and read what stands after them."""
         cut, begin = _last_boundary(buffer)
-        events = self._decoded(memoryview(buffer)[:cut]) if cut > 0 else []
+        if cut > 0:
+            yield Chunk(memoryview(buffer)[:cut])
         rest = buffer[max(begin, 0) :].lstrip(_BETWEEN)
         end = end_of_array(rest)
         if end >= 0:
-            events += self._decoded(rest[:end].strip(_BETWEEN))
+            yield Chunk(rest[:end].strip(_BETWEEN))
             self._read_about(head, rest[end:])
-        else:
-            events += self._decoded_cut(rest)
-            self._read_about(head, b"]}")
-        return events
-
-    def _decoded(self, chunk: bytes | memoryview) -> list[Event | Other]:
-        events, bad, mended = decode(chunk)
-        self.unreadable += bad
-        self.repaired |= mended
-        return events
-
-    def _decoded_cut(self, rest: bytes) -> list[Event | Other]:
-        """Return the events of an array that does not end; its last event may be torn."""
+            return
         self.notes.append("the file ends before the list of events does: what came before is read")
-        events, bad, _ = decode(rest.strip(_BETWEEN))
-        self.unreadable += bad
-        return events
+        yield Chunk(rest.strip(_BETWEEN), torn=True)
+        self._read_about(head, b"]}")
 
     def _read_about(self, head: bytes, tail: bytes) -> None:
         if not head:
