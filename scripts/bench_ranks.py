@@ -76,7 +76,7 @@ class Cost:
             return high + grown * (high - low)
 
         seconds = self.seconds * ranks / self.ranks
-        memory = at(least.memory_kb, self.memory_kb)
+        memory = max(at(least.memory_kb, self.memory_kb), self.memory_kb)
         return [
             self.command,
             f"{ranks:,} × {self.steps}, projected",

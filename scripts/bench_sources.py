@@ -71,7 +71,8 @@ def main() -> None:
 
 LEGEND = (
     "Medians of whole commands, start of Python and text of the report included; scans without the start of Python. "
-    "Memory: the largest resident set of a process. s CPU: user and system time of all processes."
+    "Memory: the largest resident set of a process. s CPU: user and system time of all processes. Modules are "
+    "compiled, as an installation leaves them."
 )
 
 
@@ -331,7 +332,7 @@ def kineto_rows(place: Path, home: Path, sizes: Sizes, given: Path | None) -> li
     ours = [report([path], home) for _ in range(sizes.rounds)]
     told = json.loads(report([path], home, "--json").output)["timelines"][0]
     size = path.stat().st_size / 1e6
-    mine = f"{wall(ours):.1f} s, {peak(ours):,.0f} MB"
+    mine = f"{wall(ours):.1f} s ({cpu(ours):.1f} s CPU), {peak(ours):,.0f} MB"
     rows = []
     for peer, title in (("hta", "HTA 0.5.0"), ("traceinsight", "traceinsight 0.6.1")):
         say(title)

@@ -14,7 +14,10 @@ A moment in the spans of several phases is backward's first (a forward recompute
 an optimizer that steps inside backward), then optimizer's, then forward's.
 """
 
+from dataclasses import replace
+
 import numpy as np
+from numpy.typing import NDArray
 
 from overlapwatch.accounting.lanes import Lanes, lanes_of
 from overlapwatch.accounting.split import Split, split
@@ -28,7 +31,7 @@ from overlapwatch.timeline.intervals import (
     union,
 )
 from overlapwatch.timeline.model import Lane, Timeline
-from overlapwatch.vocabulary import Phase
+from overlapwatch.vocabulary import CollectiveKind, Phase
 
 _ORDER = (Phase.BACKWARD, Phase.OPTIMIZER, Phase.FORWARD)
 
@@ -38,7 +41,8 @@ def phases(tl: Timeline, window: Window, lanes: Lanes | None = None) -> Split:
     lanes = lanes or lanes_of(tl, window)
     if tl.communication["phase"].any():
         pieces = (lanes.start, lanes.end, np.arange(len(lanes.start), dtype=np.int64))
-        return split(lanes, pieces, lanes.phase, f"{tl.phase_rule}, phase of the launch")
+        told = split(lanes, pieces, lanes.phase, f"{tl.phase_rule}, phase of the launch")
+        return replace(told, unseen=_unseen(lanes.unobservable))
     start, end, index, phase = [], [], [], []
     for one, moments in phase_unions(tl.phases, window).items():
         cut = intersect_spans(lanes.start, lanes.end, moments)
@@ -49,6 +53,17 @@ def phases(tl: Timeline, window: Window, lanes: Lanes | None = None) -> Split:
     pieces = (np.concatenate(start), np.concatenate(end), np.concatenate(index))
     rule = f"{tl.phase_rule}, by time" if len(tl.phases) else "no phases known"
     return split(lanes, pieces, np.concatenate(phase), rule)
+
+
+def _unseen(records: NDArray[np.void]) -> tuple[tuple[Phase, CollectiveKind, int], ...]:
+    """Return how many of the records there are of each phase and kind."""
+    phase = np.where(records["phase"] > max(Phase), 0, records["phase"]).astype(np.int64)
+    kind = np.where(records["collective"] > max(CollectiveKind), 0, records["collective"])
+    keys, counts = np.unique(phase * 256 + kind, return_counts=True)
+    return tuple(
+        (Phase(key // 256), CollectiveKind(key % 256), count)
+        for key, count in zip(keys.tolist(), counts.tolist(), strict=True)
+    )
 
 
 def phase_unions(lane: Lane, window: Window) -> dict[Phase, Intervals]:

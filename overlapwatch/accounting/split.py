@@ -110,6 +110,8 @@ class Split:
         remainder: by how much the cells' sum exceeds the whole, since collectives of several cells
             ran at once.
         collectives: collectives with a span in the window.
+        unseen: (phase, kind, how many) of collectives that are in no cell, since their span cannot
+            be observed; told of a split by recorded phases.
 
     """
 
@@ -118,6 +120,7 @@ class Split:
     whole: Amounts
     remainder: Amounts
     collectives: int
+    unseen: tuple[tuple[Phase, CollectiveKind, int], ...] = ()
 
     def checks(self) -> tuple[Check, ...]:
         """Return how each cell, and the cells together, add up."""
@@ -165,6 +168,10 @@ class Split:
                 "overlap_ns": rest.overlap_ns,
                 "exposed_ns": rest.exposed_ns,
             },
+            "unseen": [
+                {"phase": phase.name.lower(), "kind": kind.title, "count": count}
+                for phase, kind, count in self.unseen
+            ],
         }
 
 

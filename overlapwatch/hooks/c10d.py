@@ -256,7 +256,8 @@ class CollectiveTap:
                     work = result[1] if isinstance(result, tuple) else result
                     coming = Finish.NEVER
                     if point_to_point and not times.on_host and group in coalescing:
-                        coming = Finish.NOT_SEEN  # it is only noted down; the batch is launched later
+                        # It is only noted down; the batch is launched later.
+                        coming = Finish.NOT_SEEN
                     elif work is not None:
                         coming = times.mark_finish(slot, unbox_work(work), synchronous=synchronous)
                     if coming is Finish.NEVER:

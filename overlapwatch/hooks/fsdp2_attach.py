@@ -5,6 +5,7 @@ sentence.
 """
 
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -13,8 +14,10 @@ from torch.nn.parallel import DistributedDataParallel
 from overlapwatch.errors import ConfigurationError
 from overlapwatch.hooks.ddp_layout import plain_name
 from overlapwatch.hooks.fsdp2 import Fsdp2Instrument
+from overlapwatch.hooks.fsdp2_knobs import fsdp2_knobs
 from overlapwatch.hooks.fsdp2_layout import device_of, wrapped_modules
 from overlapwatch.hooks.instrument import Context, Kind, models_in
+from overlapwatch.hooks.knobs import Knob
 from overlapwatch.hooks.recorder import log
 
 OLDEST = (2, 9)
@@ -44,6 +47,10 @@ class Fsdp2Attach(Fsdp2Instrument):
                 trainable,
                 few,
             )
+
+    def knobs(self) -> Mapping[str, Knob]:
+        """Return what can be changed while the job runs."""
+        return fsdp2_knobs([(one.model, [unit.unit for unit in one.units]) for one in self.parts])
 
     def _not_wrapped(self, part: torch.nn.Module) -> tuple[list[str], int]:
         within_ddp = {

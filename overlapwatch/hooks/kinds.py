@@ -3,7 +3,7 @@
 from overlapwatch.hooks.ddp_attach import DDP
 from overlapwatch.hooks.fsdp2_attach import FSDP2
 from overlapwatch.hooks.instrument import Kind
-from overlapwatch.hooks.megatron.instrument import MEGATRON
+from overlapwatch.hooks.megatron.kind import MEGATRON
 
 KINDS: tuple[Kind, ...] = (
     MEGATRON,

@@ -22,6 +22,7 @@ from overlapwatch.reports.layout import (
     to_text,
 )
 
+MANY_NOTES = 20
 MANY_GROUPS = 40
 """More groups that agree are counted, not listed."""
 
@@ -189,8 +190,12 @@ def _limits(check: OrderCheck) -> Iterator[RenderableType]:
         return
     yield heading("What this rests on")
     yield facts(_once(told))
-    for text in check.notes:
+    for text in check.notes[:MANY_NOTES]:
         yield sentence(text)
+    if len(check.notes) > MANY_NOTES:
+        yield note(
+            f"and {counted(len(check.notes) - MANY_NOTES, 'more remark')}; --json has them all"
+        )
 
 
 def _once(told: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:

@@ -71,7 +71,9 @@ def plain(told: AcrossRanks, width: int = DEFAULT_WIDTH) -> str:
 def compared(told: AcrossRanks) -> Iterator[RenderableType]:
     """Yield what was compared, on which clocks, and what was left out or is missing."""
     matched, alignment = told.matches, told.alignment
-    by_ends = f", {matched.by_ends:,} of them by their ends" if matched.by_ends else ""
+    all_of_them = matched.by_ends == len(matched)
+    by_ends = f", {'all' if all_of_them else f'{matched.by_ends:,}'} by their ends"
+    by_ends = by_ends if matched.by_ends else ""
     alone = sum(matched.alone)
     lines = [("compared", counted(len(told.tables), "rank") + _hosts(told))]
     text = f"{counted(len(matched), 'collective')}{by_ends}"

@@ -310,7 +310,7 @@ def memory(analysis: Analysis) -> Iterator[RenderableType]:
     if held.with_next_bytes is None or held.peak_bytes is None:
         return
     if not held.next_module:
-        yield sentence("one more module prefetched would add nothing: no gather follows the peak")
+        yield sentence("one more module prefetched at each moment would not raise the peak")
         return
     yield sentence(
         f"with one more module prefetched at each moment: at most {size(held.with_next_bytes)} "

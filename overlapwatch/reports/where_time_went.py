@@ -172,7 +172,7 @@ def partition(analysis: Analysis) -> Iterator[RenderableType]:
 def split(analysis: Analysis) -> Iterator[RenderableType]:
     """Yield communication by phase and kind, with the rule that decided the phases."""
     told = analysis.phases
-    if not told.cells:
+    if not (told.cells or told.unseen):
         return
     yield heading("Communication by phase and kind")
     yield note(f"phases: {told.rule}")
@@ -193,6 +193,8 @@ def _cells(told: Split) -> Iterator[tuple[str, ...]]:
             *map(ms, _amounts(cell)),
             percent(cell.overlap_ns, cell.union_ns),
         )
+    for phase, kind, count in told.unseen:
+        yield (phase.name.lower(), kind.title, f"{count:,}", *(NONE,) * 4, "not seen")
     if rest.union_ns:
         yield ("at the same time", "", "", "", *(ms(-ns) for ns in _amounts(rest)), "")
     if len(told.cells) > 1:

@@ -207,7 +207,9 @@ def _stops(communication: NDArray[np.void], latest: _Latest) -> NDArray[np.void]
         flags & int(RecordFlag.FINISH_UNOBSERVABLE) == 0
     )
     calls = communication[held].copy()
-    calls["start"] = np.where(calls["launch"] != 0, calls["launch"], calls["start"])
+    # On the host the caller stands from its launch on; on a device from where its stream got there.
+    on_host = (calls["stream"] == 0) | (calls["start"] == 0)
+    calls["start"] = np.where((calls["launch"] != 0) & on_host, calls["launch"], calls["start"])
     return _spans(calls, latest)[0]
 
 

@@ -2,8 +2,8 @@ import pytest
 
 from overlapwatch.accounting.phases import phases
 from overlapwatch.accounting.window import Window, capture_window
-from overlapwatch.vocabulary import CollectiveKind, Phase
-from tests.support.scenarios import MS, at, collective, lane, lanes, profile
+from overlapwatch.vocabulary import CollectiveKind, Phase, RecordFlag, RecordKind
+from tests.support.scenarios import MS, at, collective, lane, lanes, profile, record
 
 FORWARD, BACKWARD, OPTIMIZER, OTHER = Phase.FORWARD, Phase.BACKWARD, Phase.OPTIMIZER, Phase.OTHER
 STEP = lanes(lane([(0, 4)], FORWARD), lane([(4, 9)], BACKWARD), lane([(9, 10)], OPTIMIZER))
@@ -76,3 +76,29 @@ def test_no_phases(communication):
     assert found.rule == "no phases known"
     assert [cell.phase for cell in found.cells] == [OTHER] * len(communication)
     assert all(check.ok for check in found.checks())
+
+
+def test_what_has_no_span_is_counted_beside_the_cells():
+    unseen = [
+        record(
+            kind=RecordKind.COLLECTIVE,
+            collective=kind,
+            phase=phase,
+            flags=RecordFlag.FINISH_UNOBSERVABLE,
+            launch=at(3),
+        )
+        for phase, kind in (
+            (Phase.BACKWARD, CollectiveKind.REDUCE_SCATTER),
+            (Phase.FORWARD, CollectiveKind.SEND_RECV),
+            (Phase.FORWARD, CollectiveKind.SEND_RECV),
+        )
+    ]
+    seen = collective(2, 4, phase=Phase.BACKWARD)
+    tl = profile([(0, 9)], [seen, *unseen])
+    told = phases(tl, capture_window(tl))
+    assert told.unseen == (
+        (Phase.FORWARD, CollectiveKind.SEND_RECV, 2),
+        (Phase.BACKWARD, CollectiveKind.REDUCE_SCATTER, 1),
+    )
+    assert [(cell.kind, cell.count) for cell in told.cells] == [(CollectiveKind.ALL_REDUCE, 1)]
+    assert told.to_dict()["unseen"][0] == {"phase": "forward", "kind": "SendRecv", "count": 2}

@@ -173,6 +173,10 @@ class Expecting:
     def __init__(self, *, own_stream: bool = False, tells_finish: bool = False) -> None:
         self.own_stream, self.tells_finish = own_stream, tells_finish
         self.taken: list[tuple[int, int]] = []
+        self.told_by_nobody: list[int] = []
+
+    def untold(self, slot: int) -> None:
+        self.told_by_nobody.append(slot)
 
     def describe(self) -> tuple[int, int, int]:
         return 9, 7, int(RecordFlag.PREFETCHED)
@@ -226,6 +230,8 @@ def test_whoever_claims_a_collective_may_know_more_than_the_backend(
     work.wait()
     flags = bench.records(RecordKind.COLLECTIVE)["flags"]
     assert flags[-1] & RecordFlag.FINISH_UNOBSERVABLE, "only of a synchronous call"
+    assert tells.told_by_nobody == [1, 2]
+    assert beside.told_by_nobody == []
 
 
 def test_the_dispatcher_is_left_as_it_was(bench: Bench) -> None:

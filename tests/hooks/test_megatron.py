@@ -6,20 +6,23 @@ import types
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
 import torch.distributed as dist
 
 from overlapwatch.hooks.c10d import CollectiveTap
+from overlapwatch.hooks.instrument import Context
 from overlapwatch.hooks.megatron.bucket_groups import BucketGroup
 from overlapwatch.hooks.megatron.detect import Wrapper, find_megatron
+from overlapwatch.hooks.megatron.kind import MEGATRON
 from overlapwatch.hooks.megatron.knobs import facts
 from overlapwatch.hooks.megatron.owners import Claim, Owners
 from overlapwatch.hooks.megatron.patches import Patch
 from overlapwatch.hooks.megatron.pipeline import Pipeline
 from overlapwatch.hooks.megatron.waits import Waits
+from overlapwatch.hooks.steps import StepBoundaries
 from overlapwatch.vocabulary import (
     CollectiveKind,
     NameKind,
@@ -70,7 +73,8 @@ def test_chunks_are_found_in_order_whatever_is_around_them() -> None:
 def test_no_import_of_ours_imports_megatron() -> None:
     code = (
         "import sys, overlapwatch.watching\n"
-        "assert 'overlapwatch.hooks.megatron.instrument' in sys.modules\n"
+        "assert 'overlapwatch.hooks.megatron.kind' in sys.modules\n"
+        "assert 'overlapwatch.hooks.megatron.instrument' not in sys.modules\n"
         "print([name for name in sys.modules if name.split('.')[0] in ('megatron', 'transformer_engine')])"
     )
     told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -126,7 +130,7 @@ def test_what_is_not_there_is_not_patched() -> None:
 class Reducing(torch.autograd.Function):
     """Asks in its backward who owns what it would send."""
 
-    asked: list[Claim | None] = []
+    asked: ClassVar[list[Claim | None]] = []
     owners: Owners
 
     @staticmethod
@@ -501,3 +505,72 @@ def test_options_as_given_and_as_in_force() -> None:
         "megatron pipeline rank": "1",
     }
     assert facts([]) == {}
+
+
+# -- the whole -----------------------------------------------------------------------------------
+
+
+class FakeFsdp(torch.nn.Module):
+    """A wrapper without bucket groups, as Megatron-FSDP is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.module = torch.nn.Sequential(ColumnParallelLinear(2, 2))
+        self.zeroed = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.module(x)
+
+    def zero_grad_buffer(self) -> None:
+        self.zeroed += 1
+
+
+class ColumnParallelLinear(torch.nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        dist.all_reduce(torch.ones(1))
+        return super().forward(x)
+
+
+@pytest.mark.usefixtures("group")
+def test_megatron_fsdp_is_watched_without_its_buckets(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "megatron.core.distributed.fsdp.mcore_fsdp_adapter"
+    module = types.ModuleType(name)
+    module.FullyShardedDataParallel = FakeFsdp  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, name, module)
+    model = FakeFsdp()
+    ((label, chunk),) = MEGATRON.find(model)
+    assert label == "chunk 0"
+    assert MEGATRON.facts([chunk]) == {"megatron wrapper": "megatron-fsdp"}
+    recorder = bench.recorder
+    tap = CollectiveTap(recorder, frozenset({"cpu"}))
+    boundaries = StepBoundaries(recorder, lambda _p: False)
+    instrument = MEGATRON.make(Context(recorder, boundaries, tap, "passive"))
+    instrument.add(chunk, "")
+    assert instrument.count == 1
+    assert instrument.knows(chunk)
+    assert instrument.holds(model.module[0].weight)
+    assert not instrument.holds(torch.ones(2))
+    for _ in range(2):  # no optimizer is seen: the loop itself says where a step begins
+        model.zero_grad_buffer()
+        model(torch.ones(1, 2)).sum().backward()
+    model.zero_grad_buffer()
+    steps = bench.records(RecordKind.STEP)
+    assert steps["step"].tolist() == [1, 2, 3]
+    assert (steps["finish"] != 0).tolist() == [True, True, False]
+    phases = bench.records(RecordKind.PHASE)
+    assert phases["phase"].tolist() == [Phase.FORWARD, Phase.BACKWARD] * 2
+    assert phases["step"].tolist() == [1, 1, 2, 2]
+    sent = bench.records(RecordKind.COLLECTIVE)
+    assert len(sent) == 2
+    text = {one.id: (one.kind, one.text) for one in bench.names.take_new()}
+    assert text[sent["owner"][0]] == (NameKind.LAYER, "0")
+    instrument.remove(at_exit=False)
+    boundaries.remove()
+    tap.remove()
+    assert "zero_grad_buffer" not in vars(model)
+    for one in model.modules():
+        assert not one._forward_hooks
+        assert not one._forward_pre_hooks
+    assert model.zeroed == 3

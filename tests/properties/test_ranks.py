@@ -9,7 +9,7 @@ from overlapwatch.accounting.ranks.lateness import Verdict
 from overlapwatch.vocabulary import NOT_KNOWN
 from tests.support.simulated_ranks import Clock, SimulatedJob
 
-QUICK = settings(max_examples=25, deadline=None)
+QUICK = settings(max_examples=15, deadline=None)
 DRIFT = 100e-6  # two crystals differ by less
 
 jobs = st.builds(

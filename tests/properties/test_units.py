@@ -204,17 +204,18 @@ def test_memory_ns_by_ns(held, low, length):
     step = next(one for one in tl.steps if one["start"] <= first < one["end"])
     assert (told.peak_step, told.peak_ns) == (int(step["step"]), first - int(step["start"]))
     # One more: whatever is gathered next in the same step and window, on top of what is held.
-    assert told.with_next_bytes >= peak
-    edges = {int(one[name]) for one in tl.held for name in ("start", "finish")} | {low}
-    best = 0
-    for moment, size in level.items():
-        if moment not in edges:
-            continue
+    now = {}
+    for moment in level:
+        there = {int(one["owner"]) for one in tl.held if one["start"] <= moment < one["finish"]}
         step = next(one for one in tl.steps if one["start"] <= moment < one["end"])
-        coming = sorted(
-            (int(one["start"]), n)
-            for n, one in enumerate(tl.held)
+        coming = [
+            (int(one["start"]), place)
+            for place, one in enumerate(tl.held)
             if moment < one["start"] < min(int(step["end"]), high) and one["finish"] > one["start"]
-        )
-        best = max(best, size + (10 ** int(tl.held["owner"][coming[0][1]]) if coming else 0))
-    assert best <= told.with_next_bytes <= peak + 10**3
+        ]
+        owner = int(tl.held["owner"][min(coming)[1]]) if coming else 0
+        now[moment] = 10**owner if owner and owner not in there else 0
+    begun = min(moment for moment, size in level.items() if size)
+    assert told.with_next_bytes == max(size + now[m] for m, size in level.items() if m >= begun)
+    assert told.at_peak_next_bytes == now[first]
+    assert told.with_next_bytes <= told.all_bytes

@@ -332,3 +332,16 @@ def test_operators_count_whole_frames_do_not_and_calls_are_cut_out(read):
     assert spans == [(5000, 15_000), (30_000, 35_000), (40_000, 45_000), (55_000, 60_000)]
     assert tl.communication[["launch", "start", "finish"]].tolist() == [(46_000, 46_000, 76_000)]
     assert analyse(recording).partition.overlap_ns == 5000
+
+
+def test_launch_shapes_tell_kernels_of_one_name_apart(tmp_path):
+    shaped = [
+        kernel("gemm", at, 1, grid=grid, block=[128, 1, 1])
+        for at, grid in ((0, [4, 1, 1]), (2, [8, 1, 1]), (4, [4, 1, 1]))
+    ]
+    path = write(tmp_path / "trace.json", [*shaped, kernel("gemm", 6, 1)])
+    (recording,) = open_kineto(path)
+    shape = recording.timeline.compute.shape.tolist()
+    assert shape[0] == shape[2] != shape[1]
+    assert shape[3] == 0
+    assert 0 not in shape[:3]

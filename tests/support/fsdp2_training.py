@@ -723,6 +723,30 @@ def hsdp_accumulating(run: Run) -> None:
 
 
 try:
+    from torch.distributed._composable.replicate_with_fsdp import replicate
+except ImportError:  # an older PyTorch, where DDP alone replicates
+    pass
+else:
+
+    @case(
+        trace="""
+        forward   use Net; use blocks.0; use blocks.1; use blocks.2
+        backward  use Net; use blocks.2; AllReduce blocks.2; use blocks.1; AllReduce blocks.1
+                  use blocks.0; AllReduce blocks.0; wait Net; AllReduce Net
+        """
+    )
+    def replicated(run: Run) -> None:
+        """Not sharded at all: FSDP2's machinery reduces like DDP, module by module."""
+        net = Net()
+        world = init_device_mesh("cpu", (dist.get_world_size(),), mesh_dim_names=("replicate",))
+        for block in net.blocks:
+            replicate(block, mesh=world)
+        model: Any = replicate(net, mesh=world)
+        run.watch(model)
+        run.fit(model)
+
+
+try:
     from torch.distributed.fsdp._fully_shard._fsdp_common import (
         FSDPMeshInfo,
         ShardPlacementResult,

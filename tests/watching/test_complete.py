@@ -1,7 +1,7 @@
 import numpy as np
 
-from overlapwatch.hooks.recorder import BackwardReport
-from overlapwatch.vocabulary import RECORD, RecordFlag, RecordKind
+from overlapwatch.hooks.recorder import BackwardReport, FinishBound
+from overlapwatch.vocabulary import RECORD, CollectiveKind, RecordFlag, RecordKind
 from overlapwatch.watching.assemble import EndedStep
 from overlapwatch.watching.complete import Completer
 from overlapwatch.watching.starts import estimate_starts
@@ -78,3 +78,47 @@ def test_groups_whose_backend_is_not_known_and_measured_starts_are_left_alone():
     made = records(collective(1, 10), collective(2, 12, group=2), collective(3, 30, start=9))
     estimate_starts(made, {1: 1})
     assert made["start"].tolist() == [1, 0, 9]
+
+
+def wait(start, finish, **fields):
+    return {"kind": RecordKind.WAIT, "start": start, "finish": finish, **fields}
+
+
+def test_a_wait_ends_when_what_it_waited_for_did():
+    done = step(
+        collective(10, 40),  # over before anybody waited
+        wait(50, 55),
+        collective(20, 70),  # over while somebody waited
+        wait(60, 75),
+        collective(30, 300),  # its finish was stamped late: the wait proves that it was over
+        wait(80, 90),
+        collective(35, 0),  # nobody has told its finish
+        wait(95, 99),
+    )
+    bounds = [
+        FinishBound(7, 100 + i, 101 + i, int(done.records["finish"][i + 1])) for i in (0, 2, 4, 6)
+    ]
+    Completer({}, on_host=True).complete(done, [], bounds)
+    assert done.records["finish"].tolist() == [40, 50, 70, 70, 90, 90, 99, 99]
+    estimated = done.records["flags"] & RecordFlag.FINISH_ESTIMATED != 0
+    assert np.flatnonzero(estimated).tolist() == [4, 6]
+
+
+def test_a_wait_for_what_was_launched_in_the_step_before_is_left_as_it_was():
+    done = step(wait(50, 55))
+    Completer({}, on_host=True).complete(done, [], [FinishBound(7, 3, 100, 55)])
+    assert done.records["finish"].tolist() == [55]
+
+
+def test_on_a_device_gradients_are_complete_where_the_wait_to_reduce_them_begins():
+    scatter = {"collective": CollectiveKind.REDUCE_SCATTER}
+    done = step(
+        wait(100, 130, owner=1, **scatter),
+        collective(5, 200, start=140, owner=1, stream=1, **scatter),
+        wait(150, 200, owner=2, **scatter),
+        collective(6, 260, start=210, owner=2, stream=1, **scatter),
+        wait(300, 310, owner=2, **scatter),
+        collective(7, 0, owner=3, stream=1, **scatter),
+    )
+    Completer({}, on_host=False).complete(done, [])
+    assert done.records["ready"].tolist() == [0, 100, 0, 150, 0, 0]

@@ -187,7 +187,7 @@ def across_ranks(tables: Sequence[RankTable]) -> AcrossRanks:
         overlaps=overlaps,
         tails=rank_tails(chosen, told, alignment),
         rates=group_rates(chosen, told),
-        notes=(*notes, *_missing(chosen), *matches.notes, *alignment.notes),
+        notes=(*notes, *_missing(chosen), *matches.notes, *_gaps(matches), *alignment.notes),
         unknown=tuple(dict.fromkeys(unknown)),
     )
 
@@ -236,6 +236,20 @@ def unique_labels(tables: Sequence[RankTable]) -> tuple[str, ...]:
         name if again[name] == 1 else f"{name}, input {place + 1}"
         for place, name in enumerate(longer)
     )
+
+
+def _gaps(matches: Matches) -> list[str]:
+    """Say how many collectives lack the record of a rank that is in their channel."""
+    if not len(matches):
+        return []
+    channel = matches.channel[matches.collective].astype(np.int64)
+    pairs = np.unique(channel * 2**32 + matches.table)
+    ranks = np.bincount(pairs >> 32, minlength=len(matches.channels))
+    short = int((np.diff(matches.first) < ranks[matches.channel]).sum())
+    if not short:
+        return []
+    what = f"{short} of {len(matches)} collectives lack the record of a rank"
+    return [f"{what}: what they took without waiting may be told too long"]
 
 
 def _missing(tables: Sequence[RankTable]) -> list[str]:

@@ -38,4 +38,6 @@ def wilson(k: int, n: int, z: float = _Z95) -> tuple[float, float]:
     share, spread = k / n, z * z / n
     middle = (share + spread / 2) / (1 + spread)
     half = z / (1 + spread) * sqrt(share * (1 - share) / n + spread / (4 * n))
-    return max(0.0, middle - half), min(1.0, middle + half)
+    # At the ends the bounds are exact, whatever rounding says.
+    low = max(0.0, middle - half) if k else 0.0
+    return low, min(1.0, middle + half) if k < n else 1.0

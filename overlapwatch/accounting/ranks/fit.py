@@ -102,7 +102,7 @@ def _line(moment: I64, ahead: I64) -> ClockFit | None:
     rise = (level[second] - level[first])[apart > 0] / apart[apart > 0]
     drift = float(np.median(rise))
     start = int(moment[0])
-    flat = level - np.rint((at - start) * drift).astype(np.int64)
+    flat = ahead - np.rint((moment - start) * drift).astype(np.int64)
     return ClockFit(start, _middle_of(flat), drift)
 
 

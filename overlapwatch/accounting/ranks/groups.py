@@ -22,11 +22,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from overlapwatch.accounting.ranks.table import SEVERAL_PEERS, RankTable
+from overlapwatch.accounting.ranks.table import SEVERAL_PEERS, Group, RankTable
 from overlapwatch.vocabulary import CollectiveKind, Name
-
-_Group = tuple[str, tuple[int, ...], int]
-"""(name, members, how many ranks where the members are not known)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +40,7 @@ class Channel:
     """
 
     name: str
-    members: tuple[int, ...]
+    members: tuple[int, ...] | range
     ranks: int | None
     pair: tuple[int, int] | None = None
     loose: bool = False
@@ -78,37 +75,32 @@ def channels(
     return tuple(numbers), found
 
 
-def _keys(tables: Sequence[RankTable]) -> list[dict[int, _Group]]:
+_NO_GROUP = Group("", (), 0)
+
+
+def _keys(tables: Sequence[RankTable]) -> list[dict[int, Group]]:
     """Return what identifies each group id of each table."""
-    told: dict[str, set[_Group]] = {}
+    told: dict[str, set[Group]] = {}
     keys = []
     for table in tables:
-        mine = {
-            one: _key(table.groups.get(one)) for one in np.unique(table.records["group"]).tolist()
-        }
+        ids = np.unique(table.records["group"]).tolist()
+        mine = {one: table.groups.get(one, _NO_GROUP) for one in ids}
         keys.append(mine)
         for key in mine.values():
-            if key[1]:
-                told.setdefault(key[0], set()).add(key)
+            if key.members:
+                told.setdefault(key.name, set()).add(key)
     # Where members are known of one group of that name only, it is that one.
     for mine in keys:
         for one, key in mine.items():
-            full = told.get(key[0], set())
-            if not key[1] and len(full) == 1:
+            full = told.get(key.name, set())
+            if not key.members and len(full) == 1:
                 (mine[one],) = full
     return keys
 
 
-def _key(name: Name | None) -> _Group:
-    if name is None:
-        return "", (), 0
-    return name.text, name.members, 0 if name.members else name.elements
-
-
-def _channel(key: _Group, table: RankTable, peer: int | None) -> Channel:
+def _channel(key: Group, table: RankTable, peer: int | None) -> Channel:
     """Return the channel of the rows of one group; `peer` None for collectives."""
-    name, members, elements = key
-    ranks = len(members) or elements or None
+    name, members, ranks = key.name, key.members, key.ranks or None
     if peer is None:
         return Channel(name, members, ranks)
     if peer < 0 or table.rank is None:

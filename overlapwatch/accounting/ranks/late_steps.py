@@ -75,7 +75,7 @@ def late_steps(tables: Sequence[RankTable], waiting: Waiting, alignment: Alignme
     out = steps_out(tables)
     counted = waiting.counted & np.isin(told["kind"], TOGETHER)
     if by_step:
-        counted &= told["step"] != 0
+        counted &= np.isin(told["step"], np.concatenate([one.steps["step"] for one in tables]))
     unit = told["step"].astype(np.int64) if by_step else told["chain"].astype(np.int64)
     collective = matches.collective
     rows = np.flatnonzero(counted[collective] & (waiting.lateness != NOT_KNOWN_LATENESS))

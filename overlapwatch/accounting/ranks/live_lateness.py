@@ -69,7 +69,8 @@ def live_lateness(summaries: Mapping[int, NDArray[np.void]]) -> LiveLateness:
     """Return who was late.
 
     Args:
-        summaries: SUMMARY rows by rank (or rows with its step, flags, start_ns, end_ns, tail_ns), of the latest steps; ranks without rows are not judged.
+        summaries: SUMMARY rows by rank, of the latest steps, or rows with its step, flags, start_ns,
+            end_ns and tail_ns; ranks without rows are not judged.
 
     """
     known = {rank: rows[_usable(rows)] for rank, rows in summaries.items()}

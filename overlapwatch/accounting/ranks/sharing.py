@@ -7,7 +7,7 @@ each table would hold 16,384 numbers, half a megabyte, of its own.
 
 from dataclasses import replace
 
-from overlapwatch.accounting.ranks.table import RankTable
+from overlapwatch.accounting.ranks.table import Group, RankTable
 from overlapwatch.vocabulary import Name
 
 
@@ -16,12 +16,13 @@ class Shared:
 
     def __init__(self) -> None:
         self._names: dict[Name, Name] = {}
+        self._groups: dict[Group, Group] = {}
 
     def __call__(self, table: RankTable) -> RankTable:
         """Return the table with its names shared."""
-        share = self._names.setdefault
+        share, share_group = self._names.setdefault, self._groups.setdefault
         return replace(
             table,
             names={number: share(name, name) for number, name in table.names.items()},
-            groups={number: share(name, name) for number, name in table.groups.items()},
+            groups={number: share_group(one, one) for number, one in table.groups.items()},
         )

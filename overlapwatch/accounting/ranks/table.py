@@ -70,6 +70,32 @@ LISTED = 16
 NO_PEER, SEVERAL_PEERS = -1, -2
 
 
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A process group as one rank names it.
+
+    Args:
+        name: what it is called.
+        members: its ranks; empty where not known. Evenly spaced ranks are a `range`: thousands of
+            tables of thousands of ranks would be mostly this otherwise.
+        ranks: how many; 0 where not known.
+
+    """
+
+    name: str
+    members: tuple[int, ...] | range
+    ranks: int
+
+    @classmethod
+    def of(cls, name: Name) -> "Group":
+        """Return the group that a Name describes."""
+        members: tuple[int, ...] | range = name.members
+        if len(members) > 2 and members[1] > members[0]:
+            even = range(members[0], members[-1] + 1, members[1] - members[0])
+            members = even if members == tuple(even) else members
+        return cls(name.text, members, len(members) or name.elements)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class RankTable:
     """One rank on one device, for the comparison with others.
@@ -116,7 +142,7 @@ class RankTable:
     steps: NDArray[np.void]
     pieces: NDArray[np.void]
     names: Mapping[int, Name]
-    groups: Mapping[int, Name]
+    groups: Mapping[int, Group]
     hidden: Intervals
     communication_ns: int
     overlap_ns: int
@@ -178,7 +204,9 @@ def rank_table(
             if (name := tl.names.get(one)) is not None
         },
         groups={
-            one: tl.groups[one] for one in np.unique(records["group"]).tolist() if one in tl.groups
+            one: Group.of(tl.groups[one])
+            for one in np.unique(records["group"]).tolist()
+            if one in tl.groups
         },
         hidden=hidden,
         communication_ns=total(lanes.communication),

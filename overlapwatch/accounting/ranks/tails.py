@@ -166,6 +166,7 @@ def rank_tails(tables: Sequence[RankTable], waiting: Waiting, alignment: Alignme
     """Return the tails of all ranks, with waiting told from transfer."""
     out = steps_out(tables)
     rows = dict(by_table(waiting.matches, len(tables)))
+    told = _OfRows.of(waiting)
     none = np.empty(0, np.int64)
     pieces, tails, of = [], [], 0
     for place, table in enumerate(tables):
@@ -173,9 +174,9 @@ def rank_tails(tables: Sequence[RankTable], waiting: Waiting, alignment: Alignme
         of += len(steps)
         place_of = _place_of(table, waiting, rows.get(place, none))
         known = steps[steps["tail"] != NOT_KNOWN]
-        tails.append(_tails(place, known, place_of, waiting))
+        tails.append(_tails(place, known, place_of, told))
         mine = table.pieces[np.isin(table.pieces["step"], known["step"])]
-        pieces.append(_cut(place, table, mine, place_of, waiting))
+        pieces.append(_cut(place, table, mine, place_of, told))
     piece = np.concatenate([np.empty(0, _PIECE), *pieces])
     tail = np.concatenate([np.empty(0, _TAIL), *tails])
     return RankTails(
@@ -189,6 +190,24 @@ def rank_tails(tables: Sequence[RankTable], waiting: Waiting, alignment: Alignme
     )
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _OfRows:
+    """What is told of each row of the matches; the last one stands for no match at all."""
+
+    wait: I64
+    transfer: I64
+    late: I64
+
+    @classmethod
+    def of(cls, waiting: Waiting) -> "_OfRows":
+        told = waiting.collectives
+        return cls(
+            np.append(waiting.wait, NOT_KNOWN),
+            np.append(np.repeat(told["transfer"], told["seen"]), NOT_KNOWN),
+            np.append(np.repeat(told["late"].astype(np.int64), told["seen"]), -1),
+        )
+
+
 def _place_of(table: RankTable, waiting: Waiting, rows: I64) -> I64:
     """Return, for each row of the table, its place in the row arrays; -1 without a match."""
     place_of = np.full(len(table.records), -1, np.int64)
@@ -196,28 +215,21 @@ def _place_of(table: RankTable, waiting: Waiting, rows: I64) -> I64:
     return place_of
 
 
-def _tails(
-    place: int, steps: NDArray[np.void], place_of: I64, waiting: Waiting
-) -> NDArray[np.void]:
+def _tails(place: int, steps: NDArray[np.void], place_of: I64, told: _OfRows) -> NDArray[np.void]:
     tails = np.zeros(len(steps), _TAIL)
     tails["table"], tails["step"], tails["ns"] = place, steps["step"], steps["tail"]
-    last = np.append(place_of, -1)[steps["last"]]  # -1: what is not known
-    late = np.append(waiting.collectives["late"], -1)
-    collective = np.append(waiting.matches.collective, -1)
-    tails["late"] = late[collective[last]]
+    tails["late"] = told.late[np.append(place_of, -1)[steps["last"]]]  # -1: what is not known
     return tails
 
 
 def _cut(
-    place: int, table: RankTable, pieces: NDArray[np.void], place_of: I64, waiting: Waiting
+    place: int, table: RankTable, pieces: NDArray[np.void], place_of: I64, told: _OfRows
 ) -> NDArray[np.void]:
     """Return the pieces of one table, those with a match cut where the transfer begins."""
     at = np.append(place_of, -1)[pieces["row"]]
     split = (at >= 0) & np.isin(pieces["kind"], [PIECE_KINDS.index(one) for one in _SPLIT])
-    wait = np.append(waiting.wait, NOT_KNOWN)[at]
-    split &= wait != NOT_KNOWN
-    collective = np.append(waiting.matches.collective, -1)[at]
-    transfer = np.append(waiting.collectives["transfer"], NOT_KNOWN)[collective]
+    split &= told.wait[at] != NOT_KNOWN
+    transfer = told.transfer[at]
     finish = np.append(table.records["finish"], 0)[pieces["row"]]
     moves = np.where(split, np.clip(finish - transfer, pieces["start"], pieces["end"]), 0)
     whole = np.array([_PARTS.index(_AS_IT_IS[one]) for one in PIECE_KINDS], np.uint8)

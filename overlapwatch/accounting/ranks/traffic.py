@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from overlapwatch.accounting.messages import parted
+from overlapwatch.accounting.ranks.alignment import by_table
 from overlapwatch.accounting.ranks.groups import Channel
 from overlapwatch.accounting.ranks.table import RankTable
 from overlapwatch.accounting.ranks.waiting import Waiting
@@ -56,7 +57,7 @@ class GroupRate:
 
     kind: CollectiveKind
     group: str
-    members: tuple[int, ...]
+    members: tuple[int, ...] | range
     ranks: int | None
     collectives: int
     complete: int
@@ -145,9 +146,8 @@ def _sizes_agree(tables: Sequence[RankTable], waiting: Waiting) -> NDArray[np.bo
     """Say of each collective whether its rows have one size, and it is known."""
     matches = waiting.matches
     sizes: I64 = np.zeros(len(matches.row), np.int64)
-    for place, table in enumerate(tables):
-        mine = matches.table == place
-        sizes[mine] = table.records["bytes"][matches.row[mine]]
+    for place, mine in by_table(matches, len(tables)):
+        sizes[mine] = tables[place].records["bytes"][matches.row[mine]]
     low = np.minimum.reduceat(sizes, matches.first[:-1])
     return np.asarray((low == waiting.collectives["bytes"]) & (low > 0), np.bool_)
 

@@ -155,6 +155,7 @@ class _Rows:
     """The rows of all collectives, with times on the reference clock."""
 
     entry: I64
+    issued: I64  # when it could have begun, had its turn come; 0 = not known
     finish: I64
     stay: I64
     queued: NDArray[np.bool_]
@@ -175,9 +176,24 @@ def entries(records: NDArray[np.void]) -> tuple[I64, NDArray[np.bool_]]:
     return np.where(queued, records["start"], begin), np.asarray(queued, np.bool_)
 
 
+_NEXT_IN_LINE_NS = 20_000
+"""A kernel that starts so soon after the one before it stood behind it, as a rule."""
+
+
+def _issued(records: NDArray[np.void]) -> I64:
+    """Return when each RECORD row could have begun on its own clock; 0 = not known.
+
+    That is when its inputs were ready; where that is not known, on the host its launch, on a device
+    its start, unless it follows the kernel before it directly.
+    """
+    begin = begin_of(records)
+    guess = np.where((records["stream"] != 0) & (begin != 0), begin - _NEXT_IN_LINE_NS, begin)
+    return np.where(records["ready"] != 0, records["ready"], guess)
+
+
 def _rows_of(tables: Sequence[RankTable], matches: Matches, alignment: Alignment) -> _Rows:
     count = len(matches.row)
-    times = {name: np.zeros(count, np.int64) for name in ("entry", "finish", "bytes")}
+    times = {name: np.zeros(count, np.int64) for name in ("entry", "issued", "finish", "bytes")}
     stay = np.full(count, NOT_KNOWN, np.int64)
     queued = np.zeros(count, np.bool_)
     small = {name: np.zeros(count, np.uint8) for name in ("collective", "phase")}
@@ -191,6 +207,7 @@ def _rows_of(tables: Sequence[RankTable], matches: Matches, alignment: Alignment
         ended = (records["finish"] != 0) & (entry != 0)
         stay[rows] = np.where(ended, np.maximum(records["finish"] - entry, 0), NOT_KNOWN)
         times["entry"][rows] = alignment.to_reference(place, entry)
+        times["issued"][rows] = alignment.to_reference(place, _issued(records))
         times["finish"][rows] = alignment.to_reference(place, records["finish"])
         times["bytes"][rows] = records["bytes"]
         for name, column in small.items():
@@ -205,6 +222,7 @@ def _rows_of(tables: Sequence[RankTable], matches: Matches, alignment: Alignment
         estimated += int((~seen).sum())
     return _Rows(
         times["entry"],
+        times["issued"],
         times["finish"],
         stay,
         queued,
@@ -340,7 +358,7 @@ def _chains(
     told: NDArray[np.void], matches: Matches, rows: _Rows, still: NDArray[np.bool_]
 ) -> None:
     """Number the chains: one ends where most ranks stood still until the end of a collective, and
-    all had left it before they entered the next.
+    all had left it before the next was issued.
 
     Then lateness begins anew: a rank that is late again has lost more time. Inside a chain (buckets
     sent while the backward goes on) a rank that is late once is late in all that follows, for the
@@ -353,7 +371,7 @@ def _chains(
     order = np.lexsort((sequence, channel, matches.table))
     after, before = order[1:], order[:-1]
     follows = (matches.table[after] == matches.table[before]) & (channel[after] == channel[before])
-    left = (rows.finish[before] != 0) & (rows.entry[after] >= rows.finish[before])
+    left = (rows.finish[before] != 0) & (rows.issued[after] >= rows.finish[before])
     inside = after[follows & ~left]
     open_ = np.zeros(len(told), np.bool_)
     open_[collective[inside]] = True

@@ -12,8 +12,9 @@ well. `with_next_bytes` is the largest sum over all moments of what was held and
 
     next    1  2  2  -              8+8, 16+4, 8+4, 12: at most 20
 
-It is an upper estimate: the next module would not be held so early at every moment. It speaks of
-unsharded parameters only; activations, gradients and buffers of collectives are not in it.
+It is an upper estimate: the next module would not be held so early at every moment. What that
+module holds already counts once. It speaks of unsharded parameters only; activations, gradients and
+buffers of collectives are not in it.
 """
 
 import itertools
@@ -153,11 +154,13 @@ def residency(tl: Timeline, window: Window, steps: NDArray[np.void]) -> Residenc
         return base
     peak = int(level.bytes.argmax())
     at = int(level.at_ns[peak])
-    there = [key for key, busy in spans.items() if _covers(busy, at)]
+    there = [key for key, busy in spans.items() if _covered(busy, level.at_ns[[peak]])[0]]
     there.sort(key=lambda key: (-key[1], key[0]))
-    follower = _next_holds(holds, level.at_ns, steps)
-    added = np.where(follower < 0, 0, holds["bytes"][follower])
-    most = int((level.bytes + added).argmax())
+    moments = np.unique(np.concatenate((level.at_ns, holds["start"], [at])))
+    moments = moments[moments >= level.at_ns[0]]
+    follower, added = _one_more(holds, spans, moments, steps)
+    sums = level.bytes[np.searchsorted(level.at_ns, moments, side="right") - 1] + added
+    most, then = int(sums.argmax()), int(np.searchsorted(moments, at))
     step = steps[(steps["start"] <= at) & (steps["end"] > at)]
     return replace(
         base,
@@ -167,9 +170,9 @@ def residency(tl: Timeline, window: Window, steps: NDArray[np.void]) -> Residenc
         peak_modules=tuple((_name(tl, one), count) for one, count in there),
         median_peak_bytes=_median_peak(level, steps),
         mean_bytes=area // window.length_ns if window.length_ns else None,
-        with_next_bytes=int(level.bytes[most] + added[most]),
+        with_next_bytes=int(sums[most]),
         next_module=_name(tl, int(holds["owner"][follower[most]])) if added[most] else "",
-        at_peak_next_bytes=int(added[peak]),
+        at_peak_next_bytes=int(added[then]),
     )
 
 
@@ -180,10 +183,6 @@ def _owners(holds: NDArray[np.void]) -> I64:
 def _name(tl: Timeline, owner: int) -> str:
     name = tl.names.get(owner)
     return name.text if name else f"module {owner}"
-
-
-def _covers(busy: Intervals, at: int) -> bool:
-    return bool(((busy.start <= at) & (busy.end > at)).any())
 
 
 def _level(spans: Mapping[tuple[int, int], Intervals]) -> Level:
@@ -200,6 +199,31 @@ def _level(spans: Mapping[tuple[int, int], Intervals]) -> Level:
     changes = np.zeros(len(at), np.int64)
     np.add.at(changes, place, np.concatenate(change))
     return Level(at, np.cumsum(changes))
+
+
+def _one_more(
+    holds: NDArray[np.void],
+    spans: Mapping[tuple[int, int], Intervals],
+    moments: I64,
+    steps: NDArray[np.void],
+) -> tuple[I64, I64]:
+    """Return, for each moment, which hold begins next in the same step (-1: none does), and the
+    bytes it would add then: none of what its module holds already.
+    """
+    follower = _next_holds(holds, moments, steps)
+    added = np.where(follower < 0, 0, holds["bytes"][follower])
+    owner = np.where(follower < 0, 0, holds["owner"][follower])
+    for (one, count), busy in spans.items():
+        mine = owner == one
+        added[mine] -= count * _covered(busy, moments[mine])
+    return follower, np.maximum(added, 0)
+
+
+def _covered(busy: Intervals, at: I64) -> NDArray[np.bool_]:
+    """Say which moments lie in the union."""
+    begun = np.searchsorted(busy.start, at, side="right")
+    ends = np.concatenate(([np.iinfo(np.int64).min], busy.end))[begun]
+    return np.asarray(ends > at, np.bool_)
 
 
 def _next_holds(holds: NDArray[np.void], at: I64, steps: NDArray[np.void]) -> I64:

@@ -61,7 +61,7 @@ class BucketGroup:
         self._index = index
         self._recorder, self._owners, self._waits = recorder, owners, waits
         self._between_steps = between_steps
-        self._ids = {p: parameters[p] for bucket in group.buckets for p in bucket.params_list}
+        self._ids = {p: parameters.get(p, 0) for b in group.buckets for p in b.params_list}
         self.gradients = _name(
             recorder.names, NameKind.BUCKET, label, self._ids, group, "grad_data"
         )

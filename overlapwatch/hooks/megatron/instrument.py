@@ -1,21 +1,20 @@
-"""Megatron-Core as a kind of model to watch.
+"""Watches the model chunks of Megatron-Core in this process.
 
 In: model chunks that Megatron wrapped. Out: an instrument that says whose the collectives of the process are (data,
 tensor, sequence, context, pipeline and expert parallel) and when compute waited for them. The tap records them.
 
 Of Megatron-FSDP the chunk's forward and backward are marked and its collectives are seen with their kind, group, size
-and phase; which parameters each carries is not told. Megatron's wrapper of PyTorch's FSDP2 holds FSDP2 modules, which
-are watched as such; what Megatron adds around them (tensor parallelism and the rest) is told here all the same.
+and phase; which parameters each carries is not told. A model in Megatron's wrapper of PyTorch's FSDP2 is not watched
+here: it holds FSDP2 modules, which are watched as such.
 """
 
 from typing import Any
 
 import torch
 
-from overlapwatch.hooks.instrument import Context, Kind, first_device
+from overlapwatch.hooks.instrument import Context
 from overlapwatch.hooks.megatron.chunk import WatchedChunk
-from overlapwatch.hooks.megatron.detect import Chunk, Wrapper, find_megatron
-from overlapwatch.hooks.megatron.knobs import facts
+from overlapwatch.hooks.megatron.detect import Chunk
 from overlapwatch.hooks.megatron.layers import Layers
 from overlapwatch.hooks.megatron.moe import Experts
 from overlapwatch.hooks.megatron.owners import Owners
@@ -69,19 +68,3 @@ class MegatronInstrument:
             except Exception as error:  # noqa: BLE001, PERF203 - the others still have to leave
                 guard.trip("close", error)
         self._chunks.clear()
-
-
-def _find(model: Any) -> list[tuple[str, Any]]:
-    chunks = [one for one in find_megatron(model) if one.wrapper is not Wrapper.TORCH_FSDP2]
-    return [(f"chunk {one.number}", one) for one in chunks]
-
-
-def _nothing_to_say(_model: Any) -> str:
-    return ""
-
-
-def _device(part: Chunk) -> torch.device:
-    return first_device(part.module)
-
-
-MEGATRON = Kind("Megatron-Core", _find, _nothing_to_say, _device, MegatronInstrument, facts)

@@ -24,6 +24,7 @@ _TAG = "overlapwatch"
 _NODES = 64
 """More nodes than one of the tagged modules makes outside its own submodules."""
 
+_PythonNode = torch.autograd.function.BackwardCFunction
 _task = torch._C._current_graph_task_id  # noqa: SLF001 - whether, and in which backward, this thread is
 _node = torch._C._current_autograd_node  # noqa: SLF001
 
@@ -150,10 +151,11 @@ class Owners:
             if id(node) in seen:
                 continue
             seen.add(id(node))
-            metadata = node.metadata
-            if _TAG in metadata:
-                continue
-            metadata[_TAG] = claim
+            if isinstance(node, _PythonNode):  # nothing else communicates in its backward
+                metadata = node.metadata
+                if _TAG in metadata:
+                    continue
+                metadata[_TAG] = claim
             waiting.extend(before for before, _ in node.next_functions if before is not None)
 
 

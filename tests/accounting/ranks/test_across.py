@@ -275,7 +275,7 @@ def test_rates_are_told_per_group_without_the_waiting():
             )
         tables.append(table_of(device_recording(rank, rows, groups={1: name})))
     told = across_ranks(tables)
-    speeds = {one.members: round(one.algbw_gb_s, 1) for one in told.rates}
+    speeds = {tuple(one.members): round(one.algbw_gb_s, 1) for one in told.rates}
     assert speeds == {(0, 1): 12.1, (2, 3): 19.1}
     assert all(one.complete == one.collectives == 4 for one in told.rates)
     assert all(one.with_waiting_gb_s < one.algbw_gb_s for one in told.rates)

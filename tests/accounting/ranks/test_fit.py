@@ -1,4 +1,5 @@
 import numpy as np
+import pytest
 
 from overlapwatch.accounting.ranks.fit import fit_clock
 
@@ -13,10 +14,12 @@ def test_a_constant_offset_is_the_median_whatever_a_few_wrong_moments_say():
     assert fit.p95_ns == 899_500
 
 
-def test_a_drift_is_found_and_taken_out():
-    truth = 1_000_000 + MOMENTS // 100
+@pytest.mark.parametrize("gain", [0.01, -0.01])
+def test_a_drift_is_found_and_taken_out(gain):
+    truth = 1_000_000 + np.rint(MOMENTS * gain).astype(np.int64)
     fit = fit_clock(MOMENTS, truth)
-    assert abs(fit.drift - 0.01) < 1e-5
+    assert abs(fit.drift - gain) < 1e-5
+    assert fit.p95_ns <= 1
     assert (np.abs(fit.ahead(MOMENTS) - truth) <= 10).all()
     assert (np.abs(fit.to_reference(MOMENTS + truth) - MOMENTS) <= 10).all()
 
