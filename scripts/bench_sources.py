@@ -51,9 +51,14 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a 50th of the size: to see it run")
     parser.add_argument("--write", action="store_true", help="update docs/performance.md")
     parser.add_argument("--trace", type=Path, help="the Kineto trace to repeat")
+    parser.add_argument("--kineto", action="store_true", help="only the rows of Kineto traces")
     options = parser.parse_args()
+    if options.kineto and options.write:
+        parser.error("--kineto prints a part of the table, which --write would put in place of all")
     sizes = QUICK if options.quick else Sizes()
-    for peer in ("readers", "nsysai", "hta", "traceinsight"):
+    for peer in (
+        ("hta", "traceinsight") if options.kineto else ("readers", "nsysai", "hta", "traceinsight")
+    ):
         python_of(peer)
     facts, began = machine(), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="overlapwatch-bench-") as directory:
@@ -61,7 +66,7 @@ def main() -> None:
         home = place / "home"
         home.mkdir()
         rows = [
-            *nsight_rows(place, home, sizes),
+            *([] if options.kineto else nsight_rows(place, home, sizes)),
             *kineto_rows(place, home, sizes, options.trace),
         ]
     took = time.monotonic() - began

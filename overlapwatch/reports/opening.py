@@ -128,7 +128,7 @@ def ranks(analyses: Sequence[Analysis]) -> Iterator[RenderableType]:
     yield table((*columns, "state"), rows, words=(0, 8))
     yield sentence(
         "Times in ms over the steps in statistics. Hidden: share of communication; "
-        "exposed: share of the steps. A rank alone cannot say who was late.",
+        "exposed: share of the steps",
         "dim",
     )
 
