@@ -202,10 +202,9 @@ class Sweep:
                 if self._ready is not None:
                     self._agreement.begin(step, self._ready)
                     self._ready = None
-                begin = self._agreement.begins_at()
-                if begin is not None and step >= begin:
-                    self.state = State.TRYING
-                    self._next_block(step)
+                told = self._agreement.begins_at()
+                if told is not None and step >= told[0]:
+                    self._begin(step, because_not=told[1])
             elif self.state is State.TRYING:
                 if step < self._first_counted:
                     self._recorder.flag_step(StepFlag.DISTURBED)
@@ -218,6 +217,13 @@ class Sweep:
             self._end(str(error))
         except Exception as error:  # noqa: BLE001 - whatever it is, it stays with us
             self._give_up(error)
+
+    def _begin(self, step: int, *, because_not: str) -> None:
+        if because_not:  # on all ranks in the same step: a loop may end when the sweep is over
+            self._end(because_not)
+        else:
+            self.state = State.TRYING
+            self._next_block(step)
 
     def _block_over(self) -> None:
         self._blocks.append(

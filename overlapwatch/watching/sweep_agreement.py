@@ -59,21 +59,15 @@ class Agreement:
         return f"rank {odd[0]} asks for other settings than rank 0" if odd else ""
 
     def begin(self, step: int, because_not: str) -> None:
-        """On rank 0, between two steps: say that the sweep begins some steps after this one, or why it does not."""
-        self._store.set("begin", json.dumps(because_not or step + AHEAD))
+        """On rank 0, between two steps: say that the sweep begins some steps after this one, or ends there, and why."""
+        self._store.set("begin", json.dumps([step + AHEAD, because_not]))
 
-    def begins_at(self) -> int | None:
-        """Return the step with which the sweep begins, None as long as that is not decided.
-
-        Raises:
-            NoSweepError: it does not.
-        """
+    def begins_at(self) -> tuple[int, str] | None:
+        """Return the step with which the sweep begins, and "" or why it ends there; None as long as that is not known."""
         if not self._store.check(["begin"]):
             return None
-        said = json.loads(self._store.get("begin"))
-        if isinstance(said, str):
-            raise NoSweepError(said)
-        return int(said)
+        step, because_not = json.loads(self._store.get("begin"))
+        return int(step), str(because_not)
 
     def decide(self, block: int, decision: Decision) -> None:
         """On rank 0, when the block before it begins: say what holds from this block on."""

@@ -243,6 +243,8 @@ def test_a_slow_step_is_kept_whole(sampled: list) -> None:
             4,
             1,
             0,
+            0,
+            0,
         ]  # one step, its phases, its buckets and the wait for them
         (step,) = records[records["kind"] == RecordKind.STEP]
         assert step["finish"] - step["start"] >= 500_000_000
