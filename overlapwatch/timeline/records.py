@@ -161,6 +161,8 @@ class _Latest:
 
     def __call__(self, step: NDArray[np.uint32]) -> I64:
         moments = np.zeros(len(step), np.int64)
+        if not len(step):  # as a rule: `unique` of nothing costs 20 microseconds
+            return moments
         for number in np.unique(step):  # the steps of what is unfinished: rarely more than one
             rows = self._records[self._records["step"] == number]
             moments[step == number] = max(int(rows[field].max()) for field in _TIMES) + 1

@@ -63,7 +63,7 @@ class Agreement:
         self._store.set("begin", json.dumps([step + AHEAD, because_not]))
 
     def begins_at(self) -> tuple[int, str] | None:
-        """Return the step with which the sweep begins, and "" or why it ends there; None as long as that is not known."""
+        """Return the step with which the sweep begins, and "" or why it ends there; None until that is known."""
         if not self._store.check(["begin"]):
             return None
         step, because_not = json.loads(self._store.get("begin"))
