@@ -10,6 +10,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,11 +35,13 @@ from overlapwatch.vocabulary import (
     RecordKind,
     StepFlag,
 )
-from overlapwatch.watching.across import AcrossRanks
 from overlapwatch.watching.assemble import Assembler, EndedStep
 from overlapwatch.watching.complete import Completer
 from overlapwatch.watching.keep import Keeper
 from overlapwatch.watching.kernels import Calibrator
+
+if TYPE_CHECKING:
+    from overlapwatch.watching.across import AcrossRanks
 
 FLUSH_NS = 1_000_000_000
 LAST_FINISHES_NS = 250_000_000

@@ -36,7 +36,6 @@ from overlapwatch.settings import Settings
 from overlapwatch.timeline.model import Origin
 from overlapwatch.vocabulary import SUMMARY, StepFlag
 from overlapwatch.watching.about import agree_on_run_id, header
-from overlapwatch.watching.across import AcrossRanks, effective_every
 from overlapwatch.watching.devices import choose_times
 from overlapwatch.watching.drain import Drain
 from overlapwatch.watching.kernels import Calibrator, KernelWindows
@@ -161,8 +160,15 @@ class Watch:
         return open_sinks(self._chosen_sinks, self.rank)
 
     def _tell_late_ranks(self, run_id: str) -> None:
+        if self.rank != 0 or self.settings.log_dir is None or not len(self._sinks):
+            return
+        from overlapwatch.watching.across import (  # noqa: PLC0415 - slow to import, for one rank
+            AcrossRanks,
+            effective_every,
+        )
+
         every = effective_every(self.settings.ranks_every, self.world)
-        if self.rank == 0 and every and self.settings.log_dir is not None and len(self._sinks):
+        if every:
             self._drain.across = AcrossRanks(self.settings.log_dir, run_id, self.world, every)
             self._drain.now_and_then.append(self._drain.across.poll)
 

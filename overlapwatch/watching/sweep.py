@@ -35,7 +35,6 @@ from overlapwatch.compare.statistics import statistics_library
 from overlapwatch.errors import ConfigurationError
 from overlapwatch.hooks.knobs import Knob
 from overlapwatch.hooks.recorder import Recorder, log
-from overlapwatch.reports.sweep import table_text
 from overlapwatch.vocabulary import StepFlag
 from overlapwatch.watching.sweep_agreement import Agreement, Decision, NoSweepError
 
@@ -187,6 +186,8 @@ class Sweep:
 
     def table(self) -> str:
         """Return the table of what was measured so far, as text."""
+        from overlapwatch.reports.sweep import table_text  # noqa: PLC0415 - Rich is slow to import
+
         results = [knob.results for knob in self._knobs.values()]
         return table_text(self.result, self.names, self.because, results)
 
