@@ -91,7 +91,7 @@ class Analysis:
         calls: calls of the communication library by kind, with their exact sizes.
         rates: kernels against calls, and rates where they close; none for a log.
         in_flight: collectives that had not finished when the input was read.
-        table: what this rank contributes to a comparison with others.
+        table: what this rank contributes to a comparison with others; None of one that is read alone.
         phase_rule, step_rule: what decided the phases and the steps.
         compute_rule: what the compute lane is made of.
         steps_in_window: how many steps the window is made of; None where none are known.
@@ -125,7 +125,7 @@ class Analysis:
     calls: Calls
     rates: tuple[Rate, ...]
     in_flight: tuple[InFlight, ...]
-    table: RankTable
+    table: RankTable | None
     phase_rule: str
     step_rule: str
     compute_rule: str
@@ -201,7 +201,11 @@ def flag_words(flags: int) -> list[str]:
 
 
 def analyse(
-    recording: Recording, selection: Selection | None = None, rules: Rules | None = None
+    recording: Recording,
+    selection: Selection | None = None,
+    rules: Rules | None = None,
+    *,
+    alone: bool = False,
 ) -> Analysis:
     """Return the analysis of what is selected; without a selection, of everything.
 
@@ -209,6 +213,7 @@ def analyse(
         recording: what a source read.
         selection: which steps, moments or phase.
         rules: how steps and phases are told where the input does not mark them.
+        alone: it will not be compared with other ranks.
 
     Raises:
         ConfigurationError: what is selected is not in the recording; one sentence says what is.
@@ -289,7 +294,7 @@ def analyse(
             tl.groups,
             recording.read_ns or newest_ns(recording),
         ),
-        table=rank_table(recording, choice, lanes=lanes, tails=tails),
+        table=None if alone else rank_table(recording, choice, lanes=lanes, tails=tails),
         phase_rule=tl.phase_rule,
         step_rule=step_rule,
         compute_rule=tl.compute_rule,

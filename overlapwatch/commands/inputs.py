@@ -64,7 +64,7 @@ def read_all(paths: Sequence[Path], request: Request) -> list[Analysis]:
     """
     if len(paths) == 1:
         with LateProgress(f"reading {paths[0]}", sys.stderr) as progress:
-            analyses = _read(paths[0], request, progress)
+            analyses = _read(paths[0], request, progress, only_input=True)
         return _of_ranks(analyses, request.ranks, str(paths[0]))
     found: list[Analysis] = []
     failures: list[OverlapwatchError] = []
@@ -81,7 +81,9 @@ def read_all(paths: Sequence[Path], request: Request) -> list[Analysis]:
     return [_noted(found[0], notes), *found[1:]]
 
 
-def _read(path: Path, request: Request, progress: Progress | None) -> list[Analysis]:
+def _read(
+    path: Path, request: Request, progress: Progress | None, *, only_input: bool = False
+) -> list[Analysis]:
     """Return the analyses of one input."""
     recordings = open_trace(
         path,
@@ -93,7 +95,7 @@ def _read(path: Path, request: Request, progress: Progress | None) -> list[Analy
     )
     if not recordings:
         raise InputError(f"{path}: {_nothing(request.devices)}")
-    return _analysed(recordings, request)
+    return _analysed(recordings, request, alone=only_input and len(recordings) == 1)
 
 
 def _nothing(devices: Collection[int] | None) -> str:
@@ -102,13 +104,13 @@ def _nothing(devices: Collection[int] | None) -> str:
     return f"no device {', '.join(map(str, devices))} in it"
 
 
-def _analysed(recordings: Sequence[Recording], request: Request) -> list[Analysis]:
+def _analysed(recordings: Sequence[Recording], request: Request, *, alone: bool) -> list[Analysis]:
     """Return the analyses of those recordings that hold what is selected; raise where none does."""
     found: list[Analysis] = []
     failures: list[ConfigurationError] = []
     for recording, zero in zip(recordings, clock_zeros(recordings), strict=True):
         selection = replace(request.selection, zero_ns=zero)
-        outcome = _analyse(recording, selection, request.rules)
+        outcome = _analyse(recording, selection, request.rules, alone=alone)
         if isinstance(outcome, ConfigurationError):
             failures.append(outcome)
         else:
@@ -119,10 +121,10 @@ def _analysed(recordings: Sequence[Recording], request: Request) -> list[Analysi
 
 
 def _analyse(
-    recording: Recording, selection: Selection, rules: Rules
+    recording: Recording, selection: Selection, rules: Rules, *, alone: bool
 ) -> Analysis | ConfigurationError:
     try:
-        return analyse(recording, selection, rules)
+        return analyse(recording, selection, rules, alone=alone)
     except ConfigurationError as error:
         return error
 

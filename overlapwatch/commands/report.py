@@ -156,7 +156,7 @@ def _across(analyses: "Sequence[Analysis]") -> "AcrossRanks | None":
         return None
     from overlapwatch.accounting.ranks.across import across_ranks  # noqa: PLC0415 - for several only
 
-    return across_ranks([one.table for one in analyses])
+    return across_ranks([one.table for one in analyses if one.table is not None])
 
 
 def make_request(arguments: argparse.Namespace) -> "Request":
