@@ -170,7 +170,9 @@ def test_numbers_that_do_not_add_up_are_exit_code_1(run_dir, capsys, monkeypatch
 
     real = module.analyse
     bad = (Check("four parts = window", 1, 2),)
-    monkeypatch.setattr(module, "analyse", lambda *arguments: replace(real(*arguments), checks=bad))
+    monkeypatch.setattr(
+        module, "analyse", lambda *given, **how: replace(real(*given, **how), checks=bad)
+    )
     assert main(["report", str(run_dir)]) == 1
     assert "DOES NOT ADD UP" in capsys.readouterr().out
 

@@ -196,10 +196,10 @@ def test_a_device_that_is_not_there(opened, capsys):
 def test_what_one_device_does_not_hold_is_left_out(opened, capsys, monkeypatch):
     real = inputs.analyse
 
-    def analyse(recording, *arguments):
+    def analyse(recording, *arguments, **how):
         if recording.timeline.origin.rank == 0:
             raise ConfigurationError("rank 0 has none of it")
-        return real(recording, *arguments)
+        return real(recording, *arguments, **how)
 
     monkeypatch.setattr(inputs, "analyse", analyse)
     text = printed(capsys, "profile.sqlite")
