@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from overlapwatch.accounting.units.order import out_of_order
@@ -185,6 +185,7 @@ def hold(owner, start, length):
 
 @settings(deadline=None)
 @given(st.lists(st.builds(hold, OWNER, MOMENT, st.integers(0, 30)), max_size=10), MOMENT, SHORT)
+@example(held=[hold(1, 26, 1), hold(2, 1, 25)], low=15, length=12)  # held when the next step begins
 def test_memory_ns_by_ns(held, low, length):
     tl = timeline(held=held)
     high = low + length

@@ -156,8 +156,9 @@ def residency(tl: Timeline, window: Window, steps: NDArray[np.void]) -> Residenc
     at = int(level.at_ns[peak])
     there = [key for key, busy in spans.items() if _covered(busy, level.at_ns[[peak]])[0]]
     there.sort(key=lambda key: (-key[1], key[0]))
-    moments = np.unique(np.concatenate((level.at_ns, holds["start"], [at])))
-    moments = moments[moments >= level.at_ns[0]]
+    # What is held, and what comes next in the same step, changes at no other moments.
+    moments = np.unique(np.concatenate((level.at_ns, holds["start"], steps["start"], [at])))
+    moments = moments[(moments >= level.at_ns[0]) & (moments <= level.at_ns[-1])]
     follower, added = _one_more(holds, spans, moments, steps)
     sums = level.bytes[np.searchsorted(level.at_ns, moments, side="right") - 1] + added
     most, then = int(sums.argmax()), int(np.searchsorted(moments, at))
