@@ -27,7 +27,7 @@ def main():
                 return number
         raise SystemExit(f"scripts/demo printed no line that begins with {start!r}")
 
-    kept = lines[find("$ torchrun") : find("rank 0 ──")]
+    kept = lines[find("$ torchrun") : find("Tails of all ranks")]
     for first, behind in SECTIONS:
         kept += [*CUT, *lines[find(first) : find(behind)]]
     kept += [*CUT, next(line for line in lines if "books close" in line)]
