@@ -344,7 +344,8 @@ class Sweep:
         """The watch closes: put the original setting back, and tell what there is."""
         if self.state is State.DONE:
             return
-        if self._current != 0:
+        # Without a process group the job is over: a new reducer could not be made, and nobody would use it.
+        if self._current != 0 and dist.is_initialized():
             self._set(self._arms[self._current], self._arms[0])
             self._current = 0
         rows = self._host.summaries()

@@ -136,3 +136,32 @@ def test_what_ends_it_early_is_told_and_the_setting_is_back(how, says, tmp_path)
     if how != "stop":
         assert {rank["cap"] for rank in told} == {int(0.05 * MIB)}
     assert "Traceback" not in result.stderr
+
+
+ENDS = """
+    import sys
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.nn.parallel import DistributedDataParallel
+    import overlapwatch
+
+    dist.init_process_group("gloo")
+    net = nn.Sequential(*[nn.Linear(64, 64) for _ in range(6)])
+    model = DistributedDataParallel(net, bucket_cap_mb=0.05)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+    watch = overlapwatch.watch(model, log_dir=sys.argv[1], sinks=("stdout",), line_every=1000)
+    sweep = overlapwatch.sweep(watch, bucket_cap_mb=[0.02, 0.1], rounds=50, block=3)
+    while not sweep._current:
+        model(torch.ones(2, 64)).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    dist.destroy_process_group()
+"""
+
+
+def test_a_job_that_ends_in_the_middle_prints_what_there_is(tmp_path):
+    result = jobs.run_ranks(ENDS, 2, args=[str(tmp_path)], timeout_s=60).check()
+    assert "Ended early: the watch was closed before the sweep was over" in result.stdout
+    assert "turned itself off" not in result.stderr
+    assert "Traceback" not in result.stderr
