@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """What-if against the truth: real DDP jobs on slow links, each cap measured, and forecast from a run with another cap.
 
-    scripts/bench_whatif.py [--write] [--quick]
+    scripts/bench_whatif.py [--write] [--quick] [--keep DIRECTORY]
 
 For each model and link (two ranks in network namespaces, `tc tbf`; needs root and iproute2) the job is run once with
 each cap. From the log of the run with the cap in `FROM` alone every cap is forecast. `--write` puts the tables into
-docs/whatif.md.
+docs/whatif.md. `--keep` leaves logs and measurements in a directory; what is there already is forecast again, not
+measured again: for work on the model.
 """
 
 import argparse
+import contextlib
 import json
 import sys
 import tempfile
@@ -25,6 +27,7 @@ from tests.support.slowlink import slow_link, unavailable
 CAPS = (1, 2, 5, 10, 25)
 FROM = 5
 RATES = (300, 1000, 3000)
+BURST_MS = 0.5  # small beside the time of the smallest message, which is 1 to 8 ms here
 PAGE = _bench.ROOT / "docs" / "whatif.md"
 
 
@@ -32,13 +35,22 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--write", action="store_true", help="put the tables into docs/whatif.md")
     parser.add_argument("--quick", action="store_true", help="one case: shows that it runs")
+    parser.add_argument(
+        "--keep", type=Path, metavar="DIRECTORY", help="keep the logs; reuse those that are there"
+    )
     arguments = parser.parse_args()
     if (reason := unavailable()) is not None:
         sys.exit(f"no slow link can be made here: {reason}")
     cases = [(model, rate) for model in MODELS for rate in RATES]
     rows, exposed_off, hits = [], [], 0
     for model, rate in cases[:1] if arguments.quick else cases:
-        measured, forecast = one_case(model, rate, steps=8 if arguments.quick else 14)
+        with contextlib.ExitStack() as stack:
+            kept = arguments.keep or Path(
+                stack.enter_context(tempfile.TemporaryDirectory(prefix="overlapwatch-bench-"))
+            )
+            logs = kept / f"{model.replace(' ', '-')}-{rate}"
+            measured = measure(model, rate, logs, steps=8 if arguments.quick else 14)
+            forecast = ddp_forecast(open_trace(logs / str(FROM)), CAPS)
         truth = {float(cap): told for cap, told in measured.items()}
         caps = {row.cap_mb: row for row in forecast.caps}
         best = min(truth, key=lambda cap: truth[cap]["step_ns"])
@@ -92,19 +104,18 @@ def main() -> int:
     return 0
 
 
-def one_case(model: str, rate: float, steps: int) -> tuple[dict, object]:
-    """Measure every cap, and forecast every cap from the log of one."""
-    with (
-        tempfile.TemporaryDirectory(prefix="overlapwatch-bench-") as logs,
-        slow_link(2, rate) as link,
-    ):
-        result = link.run_ranks(
-            Path(__file__).with_name("_whatif_job.py"),
-            args=[logs, model, ",".join(map(str, CAPS)), str(steps)],
-            timeout_s=900,
-        ).check()
-        measured = json.loads(result.stdout.splitlines()[-1])
-        return measured, ddp_forecast(open_trace(Path(logs, str(FROM))), CAPS)
+def measure(model: str, rate: float, logs: Path, steps: int) -> dict[str, dict[str, int]]:
+    """Run every cap, leaving the logs in a directory of each; what was measured before is read again."""
+    result = logs / "measured.json"
+    if not result.exists():
+        with slow_link(2, rate, BURST_MS) as link:
+            ran = link.run_ranks(
+                Path(__file__).with_name("_whatif_job.py"),
+                args=[logs, model, ",".join(map(str, CAPS)), str(steps)],
+                timeout_s=900,
+            ).check()
+        result.write_text(ran.stdout.splitlines()[-1])
+    return json.loads(result.read_text())
 
 
 if __name__ == "__main__":

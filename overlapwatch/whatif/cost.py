@@ -1,20 +1,31 @@
 """What a collective costs: a latency and a time a byte, fitted to those that were recorded.
 
-In: for each bucket its size, and in each step how long it kept its engine busy: from its launch, or from the finish of
-the one before it where that is later, to its finish. Out: a `Cost` with how well it fits.
+In: for each step the sizes of its collectives, their launches and their finishes. Out: a `Cost` with how well it fits.
 
-The fit is a straight line through each bucket's median over the steps, so that a straggling step does not bend it. All
-buckets count, and the line keeps their sum: two that run at once share the link, so that one of them seems to take
-longer and the other shorter than alone.
+The link is fitted, not the single collective. While anything is in flight the link works, whoever it works for: so each
+*busy period*, from a launch with nothing in flight until everything launched by then has finished, is one equation
+
+    latency * collectives in it + time a byte * bytes in it = its length
+
+which holds whether collectives run one by one (NCCL) or several at once and share the link (gloo). A fit through single
+collectives would not: of two at once one seems slow and the other fast.
+
+Latency and time a byte are two unknowns. Where the periods do not tell them apart (one message size, or a latency
+within twice its standard error), all is time for bytes, and `latency_ns` is None.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from overlapwatch.errors import InputError
 from overlapwatch.timeline.model import I64
+
+TOLD_APART = 2
+"""A latency counts from this many standard errors on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +33,11 @@ class Cost:
     """`latency_ns + ns_per_byte * bytes`.
 
     Args:
-        latency_ns: of each collective; None where only one size was seen, which cannot tell it from the rest.
+        latency_ns: of each collective; None where it cannot be told from the time for bytes.
         ns_per_byte: 1 / bandwidth; 1 ns a byte is 1 GB/s.
         count: collectives it was fitted to; 0 when it was given.
         sizes: different sizes among them.
-        error: median over the steps of |fit - time| / time of all buckets together; None when it was given.
+        error: median over the steps of |fit - time| / time, of all its busy periods together; None when it was given.
     """
 
     latency_ns: int | None
@@ -55,34 +66,85 @@ class Cost:
         }
 
 
-def fit(sizes: I64, service: I64) -> Cost:
-    """Fit latency and time a byte to recorded collectives.
+@dataclass(frozen=True, slots=True, eq=False)
+class InFlight:
+    """The collectives of one step, all of one link.
 
     Args:
-        sizes: bytes of each bucket, shape (buckets,).
-        service: ns, shape (steps, buckets).
+        sizes: bytes.
+        launch: of the last rank that takes part where that is known: no byte moves before. ns.
+        finish: ns, not before the launch.
+    """
+
+    sizes: I64
+    launch: I64
+    finish: I64
+
+
+def fit(steps: Sequence[InFlight]) -> Cost:
+    """Fit latency and time a byte to the busy periods of recorded steps.
 
     Raises:
-        InputError: no bucket has a size and a time.
+        InputError: no collective has a size and a time.
     """
-    middle = np.median(service, axis=0) if len(service) else np.zeros(len(sizes))
-    usable = (sizes > 0) & (middle > 0)
-    if not usable.any():
+    periods = [_busy_periods(step) for step in steps]
+    rows = np.concatenate([*periods, np.zeros((0, 3))])
+    usable = rows[(rows[:, 1] > 0) & (rows[:, 2] > 0)]
+    if not len(usable):
         raise InputError(
-            "no gradient bucket with a size and a finish: what a collective costs cannot be fitted"
+            "no collective with a size and a finish: what a collective costs cannot be fitted"
         )
-    sizes, service, middle = sizes[usable].astype(np.float64), service[:, usable], middle[usable]
+    latency, slope = _solve(_without_stragglers(usable))
+    sizes = np.concatenate([step.sizes for step in steps])
+    sizes = sizes[sizes > 0]
+    sums = np.array([one.sum(axis=0) for one in periods if len(one)])
+    expected = (latency or 0) * sums[:, 0] + slope * sums[:, 1]
+    error = float(np.median(np.abs(expected - sums[:, 2]) / np.maximum(sums[:, 2], 1)))
     seen = len(np.unique(sizes))
-    latency: int | None = None
-    slope = 0.0
-    if seen > 1:
-        slope, intercept = (float(value) for value in np.polyfit(sizes, middle, 1))
-        latency = max(0, round(intercept))
-    if seen == 1 or latency == 0 or slope <= 0:
-        # Through the origin: less than no time for nothing, or less for more bytes, is noise.
-        slope = float(middle.sum() / sizes.sum())
-        latency = None if seen == 1 else 0
-    expected = float((latency or 0) * len(sizes) + slope * sizes.sum())
-    taken = service.sum(axis=1)
-    error = float(np.median(np.abs(expected - taken) / np.maximum(taken, 1)))
-    return Cost(latency, slope, service.size, seen, error)
+    return Cost(None if latency is None else round(latency), slope, len(sizes), seen, error)
+
+
+def _busy_periods(step: InFlight) -> NDArray[np.float64]:
+    """Return how many collectives, how many bytes and how many ns each busy period has, shape (periods, 3)."""
+    if not len(step.sizes):
+        return np.zeros((0, 3))
+    order = np.argsort(step.launch, kind="stable")
+    launch, sizes = step.launch[order], step.sizes[order]
+    last = np.maximum.accumulate(np.maximum(step.finish[order], launch))
+    first = np.concatenate(([0], np.flatnonzero(launch[1:] >= last[:-1]) + 1))
+    end = np.append(first[1:], len(launch))
+    count = np.add.reduceat((sizes > 0).astype(np.int64), first)
+    return np.column_stack(
+        [count, np.add.reduceat(sizes, first), last[end - 1] - launch[first]]
+    ).astype(np.float64)
+
+
+def _without_stragglers(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Leave out periods that took far longer than others of the same collectives: a hiccup is no property of a link."""
+    keep = np.ones(len(rows), np.bool_)
+    kinds, member = np.unique(rows[:, :2], axis=0, return_inverse=True)
+    for kind in range(len(kinds)):
+        mine = np.flatnonzero(member.ravel() == kind)
+        middle = np.median(rows[mine, 2])
+        scatter = np.median(np.abs(rows[mine, 2] - middle))
+        keep[mine] = np.abs(rows[mine, 2] - middle) <= max(5 * scatter, 0.02 * middle)
+    return rows[keep]
+
+
+def _solve(rows: NDArray[np.float64]) -> tuple[float | None, float]:
+    """Return latency (None: not told apart) and time a byte by least squares, both at least 0."""
+    through_origin = float(rows[:, 2].sum() / rows[:, 1].sum())
+    known, length = rows[:, :2], rows[:, 2]
+    # The columns are scaled to one size: bytes are a million times collectives.
+    by = known.max(axis=0)
+    design = known / by
+    if len(rows) <= 2 or np.linalg.matrix_rank(design, tol=1e-6 * len(rows)) < 2:
+        return None, through_origin
+    found, _, _, _ = np.linalg.lstsq(design, length, rcond=None)
+    residual = length - design @ found
+    variance = float(residual @ residual) / (len(rows) - 2)
+    latency_error = float(np.sqrt(variance * np.linalg.inv(design.T @ design)[0, 0])) / by[0]
+    latency, slope = (float(value) for value in found / by)
+    if latency <= TOLD_APART * latency_error or slope < 0:
+        return None, through_origin
+    return latency, slope

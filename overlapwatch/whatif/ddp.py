@@ -30,7 +30,7 @@ from overlapwatch.errors import ConfigurationError, InputError
 from overlapwatch.timeline.model import I64, Recording, Timeline, Unknown
 from overlapwatch.vocabulary import NOT_KNOWN, OUT_OF_STATISTICS, NameKind
 from overlapwatch.whatif.bucketing import assign, limits
-from overlapwatch.whatif.cost import Cost, fit
+from overlapwatch.whatif.cost import Cost, InFlight, fit
 from overlapwatch.whatif.engines import queue
 
 DEFAULT_CAPS_MB = (1, 2, 5, 10, 25, 50, 100, 200)
@@ -137,9 +137,10 @@ class DdpForecast:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Step:
+class SampledStep:
     """One sampled step of the told rank; columns of `ready` are parameters in layout order, of the others buckets."""
 
+    number: int
     ready: I64
     all_launched: I64
     finish: I64
@@ -150,7 +151,7 @@ class _Step:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Layout:
+class Layout:
     """The recorded buckets in launch order: their ids, and the parameters in their order."""
 
     buckets: tuple[int, ...]
@@ -181,20 +182,20 @@ def ddp_forecast(
             "bucket caps are positive numbers of MiB, and at least one is needed"
         )
     told = recordings[0].timeline
-    layout = _layout(told)
+    layout = layout_of(told)
     peers = [one.timeline for one in recordings[1:] if one.timeline.origin.host == told.origin.host]
-    steps = _steps(told, peers, layout)
+    steps = sampled_steps(told, peers, layout)
     delays = np.concatenate(
-        [step.all_launched - _complete(step.ready, layout.members) for step in steps]
+        [step.all_launched - complete_at(step.ready, layout.members) for step in steps]
     )
     delay = max(0, median(delays) or 0)
     sizes = np.array([int(layout.sizes[list(m)].sum()) for m in layout.members], np.int64)
-    cost = cost or fit(sizes, np.stack([_service(step) for step in steps]))
+    cost = cost or fit([InFlight(sizes, step.all_launched, step.finish) for step in steps])
     recorded = np.array([step.tail for step in steps], np.int64)
     modelled = _tails(steps, layout, layout.members, delay, cost)
     unknown = [] if peers or (told.origin.world or 1) == 1 else [_ALONE]
     if cost.count and cost.latency_ns is None:
-        unknown.append(_ONE_SIZE)
+        unknown.append(_latency_unknown(cost))
     rows = tuple(_forecast(cap, steps, layout, delay, cost) for cap in caps_mb)
     return DdpForecast(
         rank=told.origin.rank,
@@ -218,14 +219,18 @@ _ALONE = Unknown(
     "when the other ranks' gradients were ready",
     "one rank's log was read: waiting for the last rank counts as cost of the collective",
 )
-_ONE_SIZE = Unknown(
-    "the latency of a collective",
-    "all buckets have one size: its whole time counts as time for bytes, which favours small buckets",
-)
+
+
+def _latency_unknown(cost: Cost) -> Unknown:
+    why = "all buckets have one size" if cost.sizes == 1 else "the recorded buckets do not tell"
+    return Unknown(
+        "the latency of a collective",
+        f"{why}: its whole time counts as time for bytes, which favours small buckets",
+    )
 
 
 def _forecast(
-    cap: float | None, steps: list[_Step], layout: _Layout, delay: int, cost: Cost
+    cap: float | None, steps: list[SampledStep], layout: Layout, delay: int, cost: Cost
 ) -> CapForecast:
     members = assign(layout.sizes.tolist(), limits(cap), layout.types)
     tails = _tails(steps, layout, members, delay, cost)
@@ -242,8 +247,8 @@ def _forecast(
 
 
 def _tails(
-    steps: list[_Step],
-    layout: _Layout,
+    steps: list[SampledStep],
+    layout: Layout,
     members: Sequence[Sequence[int]],
     delay: int,
     cost: Cost,
@@ -252,21 +257,15 @@ def _tails(
     service = cost.of(np.array([int(layout.sizes[list(m)].sum()) for m in members], np.int64))
     tails = []
     for step in steps:
-        _, finish = queue(_complete(step.ready, members) + delay, service)
+        _, finish = queue(complete_at(step.ready, members) + delay, service)
         tails.append(max(0, int(finish[-1]) - step.compute_end))
     return np.array(tails, np.int64)
 
 
-def _complete(ready: I64, members: Sequence[Sequence[int]]) -> I64:
+def complete_at(ready: I64, members: Sequence[Sequence[int]]) -> I64:
     """Return when each bucket and all before it were complete: DDP launches them in order."""
     last = np.array([int(ready[list(one)].max()) for one in members], np.int64)
     return np.maximum.accumulate(last)
-
-
-def _service(step: _Step) -> I64:
-    """Return how long each collective kept its engine busy, ns."""
-    before = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(step.finish)[:-1]))
-    return step.finish - np.maximum(step.all_launched, before)
 
 
 def _middle(values: I64) -> int:
@@ -276,7 +275,7 @@ def _middle(values: I64) -> int:
 # -- what was recorded -------------------------------------------------------------------------------------------------
 
 
-def _layout(tl: Timeline) -> _Layout:
+def layout_of(tl: Timeline) -> Layout:
     """Return the layout of the last step in statistics that reduced buckets with known parameters."""
     wanted = tl.steps[tl.steps["flags"] & OUT_OF_STATISTICS == 0]["step"]
     for number in wanted[::-1].tolist():
@@ -286,7 +285,7 @@ def _layout(tl: Timeline) -> _Layout:
             names = [tl.names.get(p) for p in parameters]
             if len(set(parameters)) == len(parameters) and all(n and n.bytes for n in names):
                 place = {p: i for i, p in enumerate(parameters)}
-                return _Layout(
+                return Layout(
                     buckets=owners,
                     parameters=parameters,
                     members=tuple(tuple(place[p] for p in tl.names[o].members) for o in owners),
@@ -316,7 +315,7 @@ def _bucket_records(tl: Timeline, number: int) -> NDArray[np.void]:
     return chosen[np.argsort(chosen["launch"], kind="stable")]
 
 
-def _ready(tl: Timeline, number: int, layout: _Layout, by_text: dict[str, int]) -> I64 | None:
+def _ready(tl: Timeline, number: int, layout: Layout, by_text: dict[str, int]) -> I64 | None:
     """Return the ready time of each parameter in layout order; None where one is not known."""
     rows = tl.gradients[tl.gradients["step"] == number]
     ready = np.zeros(len(layout.parameters), np.int64)
@@ -328,7 +327,7 @@ def _ready(tl: Timeline, number: int, layout: _Layout, by_text: dict[str, int]) 
     return ready if ready.all() else None
 
 
-def _steps(told: Timeline, peers: Sequence[Timeline], layout: _Layout) -> list[_Step]:
+def sampled_steps(told: Timeline, peers: Sequence[Timeline], layout: Layout) -> list[SampledStep]:
     """Return the sampled steps in statistics that have everything."""
     by_text = {told.names[p].text: i for i, p in enumerate(layout.parameters)}
     tails = {tail.step: tail for tail in step_tails(told)}
@@ -357,7 +356,8 @@ def _steps(told: Timeline, peers: Sequence[Timeline], layout: _Layout) -> list[_
             ready, launched = np.maximum(ready, theirs), np.maximum(launched, at["launch"])
         if complete:
             steps.append(
-                _Step(
+                SampledStep(
+                    number=number,
                     ready=ready,
                     all_launched=launched,
                     finish=records["finish"],

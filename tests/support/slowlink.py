@@ -28,7 +28,7 @@ from tests.support import jobs
 _INTERFACE = "link0"
 _NETWORK = "10.77.0"
 _QUEUE_MS = 200  # how long a packet may wait in the bucket's queue before it is dropped
-_BURST_MS = 8  # how much may leave at once after a pause; less, and a late timer on a busy machine loses rate
+_BURST_MS = 8  # how much may leave at once after a pause; with less, a late timer on a busy machine loses rate
 _numbers = itertools.count()
 
 
@@ -38,6 +38,7 @@ class SlowLink:
 
     namespaces: tuple[str, ...]
     rate_mbit: float
+    burst_ms: float = _BURST_MS
 
     def prefix(self, rank: int) -> list[str]:
         """Return the words that put a command into a rank's namespace."""
@@ -45,7 +46,7 @@ class SlowLink:
 
     def change_rate(self, rank: int, rate_mbit: float) -> None:
         """Let one rank send at another rate (10^6 bits per second)."""
-        _limit(self.namespaces[rank], rate_mbit, "change")
+        _limit(self.namespaces[rank], rate_mbit, self.burst_ms, "change")
 
     def run_ranks(
         self,
@@ -72,8 +73,12 @@ class SlowLink:
 
 
 @contextmanager
-def slow_link(ranks: int, rate_mbit: float) -> Iterator[SlowLink]:
-    """Join `ranks` namespaces by a switch; each sends at `rate_mbit` (10^6 bits per second)."""
+def slow_link(ranks: int, rate_mbit: float, burst_ms: float = _BURST_MS) -> Iterator[SlowLink]:
+    """Join `ranks` namespaces by a switch; each sends at `rate_mbit` (10^6 bits per second).
+
+    What `burst_ms` of that rate would carry leaves at once after a pause. For a link whose time is latency + bytes/rate,
+    as real ones are, this must be small beside a message.
+    """
     _remove_orphans()
     name = f"ow-{os.getpid()}-{next(_numbers)}"
     switch = f"{name}-switch"
@@ -83,8 +88,8 @@ def slow_link(ranks: int, rate_mbit: float) -> Iterator[SlowLink]:
         _run("ip", "-n", switch, "link", "add", "switch0", "type", "bridge")
         _run("ip", "-n", switch, "link", "set", "switch0", "up")
         for rank, namespace in enumerate(namespaces):
-            _join(namespace, rank, switch, rate_mbit)
-        yield SlowLink(namespaces, rate_mbit)
+            _join(namespace, rank, switch, rate_mbit, burst_ms)
+        yield SlowLink(namespaces, rate_mbit, burst_ms)
     finally:
         for namespace in (*namespaces, switch):
             _remove(namespace)
@@ -112,7 +117,7 @@ def requires_slow_link(test: Callable[..., object]) -> Callable[..., object]:
     return pytest.mark.netns(skip(test))
 
 
-def _join(namespace: str, rank: int, switch: str, rate_mbit: float) -> None:
+def _join(namespace: str, rank: int, switch: str, rate_mbit: float, burst_ms: float) -> None:
     port = f"port{rank}"
     _run("ip", "netns", "add", namespace)
     _run("ip", "-n", namespace, "link", "set", "lo", "up")
@@ -123,12 +128,12 @@ def _join(namespace: str, rank: int, switch: str, rate_mbit: float) -> None:
     _run("ip", "-n", switch, "link", "set", port, "master", "switch0", "up")
     _run("ip", "-n", namespace, "addr", "add", f"{_address(rank)}/24", "dev", _INTERFACE)
     _run("ip", "-n", namespace, "link", "set", _INTERFACE, "up")
-    _limit(namespace, rate_mbit, "add")
+    _limit(namespace, rate_mbit, burst_ms, "add")
 
 
-def _limit(namespace: str, rate_mbit: float, verb: str) -> None:
+def _limit(namespace: str, rate_mbit: float, burst_ms: float, verb: str) -> None:
     bytes_per_ms = rate_mbit * 1e6 / 8 / 1000
-    burst = int(max(bytes_per_ms * _BURST_MS, 16_000))  # not below a few packets
+    burst = int(max(bytes_per_ms * burst_ms, 16_000))  # not below a few packets
     queue = int(max(bytes_per_ms * _QUEUE_MS, 256_000)) + burst
     _run(
         *("tc", "-n", namespace, "qdisc", verb, "dev", _INTERFACE, "root", "tbf"),
