@@ -5,6 +5,7 @@ In: Markdown files. Out: `Block`s. A comment in front of a block is one of
     <!-- not run: REASON -->       nothing here can run it: the reason is for the reader of the source
     <!-- run by: tests/FILE.py -->  another test runs it; the test must name what the block starts
     <!-- given: NAME -->           a Python block: what it finds defined (see `snippets_job.py`)
+    <!-- file: NAME -->            the block is this file, and the page's commands are run in order, in one directory
 """
 
 import re
@@ -20,7 +21,7 @@ PAGES = (
     *sorted((ROOT / "docs").rglob("*.md")),
     *sorted((ROOT / "examples").glob("*/README.md")),
 )
-_COMMENT = re.compile(r"<!--\s*(not run|run by|given):\s*(.*?)\s*-->", re.DOTALL)
+_COMMENT = re.compile(r"<!--\s*(not run|run by|given|file):\s*(.*?)\s*-->", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True)

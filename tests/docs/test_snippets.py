@@ -16,7 +16,8 @@ LANGUAGES = {"sh", "python", "text", "json", "yaml", "html", "promql"}
 LOOKS_RUNNABLE = re.compile(
     r"^(overlapwatch |python |pip |torchrun |scripts/|import |from \w+ import )", re.MULTILINE
 )
-SHELL = [block for block in blocks() if block.language == "sh"]
+STORIES = sorted({block.page for block in blocks() if block.said and block.said[0] == "file"})
+SHELL = [block for block in blocks() if block.language == "sh" and block.page not in STORIES]
 RUN_HERE = [
     pytest.param(block.page, command, id=f"{block.place}:{' '.join(command.split())[:60]}")
     for block in SHELL
@@ -60,6 +61,22 @@ def test_a_command_does_what_the_page_says(page, command, desk, monkeypatch, cap
     assert "Traceback" not in err
 
 
+@pytest.mark.e2e
+@pytest.mark.parametrize("page", STORIES)
+def test_a_page_is_followed_from_top_to_bottom(page, tmp_path, monkeypatch, capfd):
+    monkeypatch.chdir(tmp_path)
+    for block in (block for block in blocks() if block.page == page):
+        what, value = block.said or ("", "")
+        if what == "file":
+            (tmp_path / value).write_text(block.text, encoding="utf-8")
+        elif block.language == "sh" and not what:
+            for command in commands(block.text):
+                code = run(command, tmp_path, monkeypatch)
+                out, err = capfd.readouterr()
+                assert code == 0, f"{block.place}: {command}\n{out}{err}"
+                assert out.strip() or err.strip()
+
+
 def run(command, desk, monkeypatch):
     """Run it in this process where it is plain, else in bash, where starting Python again costs a second."""
     if command.startswith("overlapwatch ") and not re.search(r"[|>$&;<]", command):
@@ -86,8 +103,7 @@ def test_python_runs_as_written(snippets):
     assert sorted(told) == sorted(
         block.place
         for block in blocks()
-        if block.language == "python"
-        and not (block.said and block.said[0] in ("not run", "run by"))
+        if block.language == "python" and (block.said is None or block.said[0] == "given")
     )
     wrong = {place: why for place, why in told.items() if why != "ok"}
     assert not wrong, "\n\n".join(f"{place}\n{why}" for place, why in wrong.items())
