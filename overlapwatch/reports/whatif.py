@@ -21,10 +21,13 @@ from overlapwatch.reports.layout import (
     table,
 )
 from overlapwatch.timeline.model import I64
+from overlapwatch.whatif.cost import Cost
 from overlapwatch.whatif.ddp import CapForecast, DdpForecast
 from overlapwatch.whatif.engines import TwoEngines
 
 _LABEL = len("communication  ")
+_NO_TIME_GB_PER_S = 1e6
+"""From here on bytes take no time: a fit that found only latency leaves a rest like this."""
 
 
 def engines(result: TwoEngines, width: int = DEFAULT_WIDTH) -> Iterator[RenderableType]:
@@ -89,7 +92,7 @@ def ddp(result: DdpForecast) -> Iterator[RenderableType]:
             f"{duration(result.step_ns)}, exposed {duration(result.exposed_ns)}, tail {duration(result.tail_ns)}",
             "from": f"{counted(result.steps, 'sampled step')}; gradients ready on the last of "
             f"{counted(result.ranks, 'rank')}",
-            "a collective costs": _cost(result),
+            "a collective costs": cost_text(result.cost),
             "launch delay": duration(result.launch_delay_ns),
             "the model": f"says {duration(result.modelled_tail_ns)} of the recorded tail; it is off by "
             f"{duration(result.error_ns)} (median)",
@@ -128,10 +131,10 @@ def cap_text(cap: CapForecast) -> str:
     return "1, then 25 (default)" if cap.cap_mb is None else f"{cap.cap_mb:g}"
 
 
-def _cost(result: DdpForecast) -> str:
-    cost = result.cost
+def cost_text(cost: Cost) -> str:
+    """Write what a collective costs, and what that was fitted to."""
     parts = [duration(cost.latency_ns)] if cost.latency_ns is not None else []
-    if cost.gb_per_s is not None:
+    if cost.gb_per_s is not None and cost.gb_per_s < _NO_TIME_GB_PER_S:
         parts.append(f"bytes at {cost.gb_per_s:.3g} GB/s")
     text = " + ".join(parts) or "nothing"
     if cost.error is None:
