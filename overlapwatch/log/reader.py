@@ -115,7 +115,7 @@ def read_log(
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
-            _check_magic(path, file.read(len(MAGIC)))
+            check_magic(path, file.read(len(MAGIC)))
             for frame in _frames(file, size, shelf.damage):
                 shelf.put(frame)
                 if progress is not None:
@@ -134,8 +134,8 @@ def read_header(path: Path) -> Header | None:
     try:
         with path.open("rb") as file:
             size = os.fstat(file.fileno()).st_size
-            _check_magic(path, file.read(len(MAGIC)))
-            payload = _payload_at(file, len(MAGIC), size)[0]
+            check_magic(path, file.read(len(MAGIC)))
+            payload = payload_at(file, len(MAGIC), size)[0]
         frame = decode(payload) if payload is not None else None
     except OSError as error:
         raise InputError(f"{path}: cannot be read ({error.strerror or error})") from None
@@ -235,7 +235,8 @@ _LOOKS_LIKE = (
 )
 
 
-def _check_magic(path: Path, start: bytes) -> None:
+def check_magic(path: Path, start: bytes) -> None:
+    """Raise InputError, with what it looks like, unless a file that starts so is an owlog."""
     if start == MAGIC:
         return
     if not start:
@@ -253,7 +254,7 @@ def _frames(file: BinaryIO, size: int, damage: list[Damage]) -> Iterator[Frame]:
     offset = len(MAGIC)
     budget = [_SEARCH_BUDGET_BYTES]
     while offset < size:
-        payload, why = _payload_at(file, offset, size)
+        payload, why = payload_at(file, offset, size)
         if payload is not None:
             following = offset + FRAME_HEAD.size + len(payload)
             try:
@@ -264,12 +265,12 @@ def _frames(file: BinaryIO, size: int, damage: list[Damage]) -> Iterator[Frame]:
                 damage.append(Damage(offset, following - offset, str(error)))
             offset = following
             continue
-        following = _after_damage(file, offset, size, budget)
+        following = after_damage(file, offset, size, budget)
         damage.append(Damage(offset, following - offset, why))
         offset = following
 
 
-def _payload_at(file: BinaryIO, offset: int, size: int) -> tuple[bytes | None, str]:
+def payload_at(file: BinaryIO, offset: int, size: int) -> tuple[bytes | None, str]:
     """Return the payload of the frame at `offset`, or None and why there is none."""
     file.seek(offset)
     head = file.read(FRAME_HEAD.size)
@@ -286,19 +287,19 @@ def _payload_at(file: BinaryIO, offset: int, size: int) -> tuple[bytes | None, s
     return payload, ""
 
 
-def _after_damage(file: BinaryIO, offset: int, size: int, budget: list[int]) -> int:
+def after_damage(file: BinaryIO, offset: int, size: int, budget: list[int]) -> int:
     """Return where to go on after the bad frame at `offset`: at a whole frame, or at the end."""
     file.seek(offset)
     head = file.read(FRAME_HEAD.size)
     if len(head) == FRAME_HEAD.size:
         behind = offset + FRAME_HEAD.size + int(FRAME_HEAD.unpack(head)[0])
-        if behind == size or (behind < size and _payload_at(file, behind, size)[0] is not None):
+        if behind == size or (behind < size and payload_at(file, behind, size)[0] is not None):
             return behind
     for candidate, length in _candidates(file, offset + 1, size):
         budget[0] -= length
         if budget[0] < 0:
             break  # a file made to be slow, or gigabytes of garbage: leave the rest
-        if _payload_at(file, candidate, size)[0] is not None:
+        if payload_at(file, candidate, size)[0] is not None:
             return candidate
     return size
 

@@ -1,7 +1,8 @@
-"""Headings, tables, facts and sentences: the few shapes that a text report is made of.
+"""Headings, tables, facts and sentences: the few shapes that a report is made of.
 
 In: plain strings, of which some are user data (names of parameters, groups, hosts). Out: Rich
-renderables that print the same without a terminal. Nothing in a string is taken for markup, and
+renderables that print the same without a terminal, and say what they hold (`reports.html` shows the
+same shapes on a page). Nothing in a string is taken for markup, and
 what cannot be printed (escape sequences, line breaks in a name) is shown as its code.
 
 A table keeps its numbers whole. When the width is short it first folds its columns of words, then
@@ -20,7 +21,7 @@ from typing import TypedDict
 
 from rich.box import SIMPLE_HEAD
 from rich.cells import cell_len
-from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.rule import Rule
 from rich.table import Table
@@ -55,25 +56,72 @@ def clean(text: str) -> str:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Heading:
+    """The line that opens a section; made by `heading`."""
+
+    title: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Print as a rule with its title, after an empty line."""
+        yield Text("")
+        yield Rule(Text(self.title, style="bold"), align="left", style="dim", characters="─")
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """An empty line; made by `gap`."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Print nothing but the end of a line."""
+        yield Text("")
+
+
+@dataclass(frozen=True, slots=True)
+class Sentence:
+    """A sentence, or with the style `dim` a remark; made by `sentence` and `note`."""
+
+    text: str
+    style: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Print wrapped, with a hanging indent of two."""
+        table = Table.grid(padding=0)
+        table.add_column(width=2)
+        table.add_column(overflow="fold")
+        table.add_row("", Text(self.text, style=self.style))
+        yield table
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Names with their values, one a line; made by `facts`."""
+
+    pairs: tuple[tuple[str, str], ...]
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """Print with the values under one another."""
+        table = Table.grid(padding=(0, 2, 0, 0))
+        table.add_column(no_wrap=True)
+        table.add_column(overflow="fold")
+        for name, value in self.pairs:
+            table.add_row(Text("  " + name, style="dim"), Text(value))
+        yield table
+
+
 def heading(title: str) -> RenderableType:
     """Return the line that opens a section."""
-    return Group(
-        Text(""), Rule(Text(clean(title), style="bold"), align="left", style="dim", characters="─")
-    )
+    return Heading(clean(title))
 
 
 def gap() -> RenderableType:
     """Return an empty line."""
-    return Text("")
+    return Gap()
 
 
 def sentence(text: str, style: str = "") -> RenderableType:
     """Return a sentence, wrapped with a hanging indent of two."""
-    table = Table.grid(padding=0)
-    table.add_column(width=2)
-    table.add_column(overflow="fold")
-    table.add_row("", Text(clean(text), style=style))
-    return table
+    return Sentence(clean(text), style)
 
 
 def note(text: str) -> RenderableType:
@@ -84,12 +132,7 @@ def note(text: str) -> RenderableType:
 def facts(pairs: Mapping[str, str] | Iterable[tuple[str, str]]) -> RenderableType:
     """Return names with their values, one a line, values under one another."""
     items = pairs.items() if isinstance(pairs, Mapping) else pairs
-    table = Table.grid(padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for name, value in items:
-        table.add_row(Text("  " + clean(name), style="dim"), Text(clean(value)))
-    return table
+    return Facts(tuple((clean(name), clean(value)) for name, value in items))
 
 
 @dataclass(frozen=True, slots=True)

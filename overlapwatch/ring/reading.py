@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from overlapwatch.errors import InputError
 from overlapwatch.ring.layout import (
+    FIELD_WORD,
     FIXED_HEADER,
     MAGIC,
     MAX_CAPACITY,
@@ -107,6 +108,23 @@ class RingReader:
         `lost` counts what was overwritten since the beginning, and holes.
         """
         return read_all(self._cells, 0, newest_slot(self._cells))
+
+    def newest(self, count: int) -> Batch:
+        """Return the whole records of the newest `count` slots, oldest first."""
+        end = newest_slot(self._cells) + 1
+        slots = np.arange(max(0, end - min(count, len(self._cells))), end, dtype=np.int64)
+        words, whole = copy_slots(self._cells, slots)
+        return Batch(as_records(words[whole]), slots[whole], end, len(slots) - int(whole.sum()))
+
+    def unfinished(self) -> NDArray[np.void]:
+        """Return the whole records, of any kind, that have no finish, oldest first.
+
+        A look at one word of every cell, and a copy of what was found.
+        """
+        open_ended = (self._cells[:, FIELD_WORD["finish"]] == 0) & (self._cells[:, -1] > 0)
+        words, whole = copy_slots(self._cells, np.sort(self._cells[open_ended, -1]) - 1)
+        records = as_records(words[whole])
+        return np.asarray(records[records["finish"] == 0])
 
 
 def map_cells(buffer: mmap.mmap, capacity: int, header_bytes: int) -> I64:

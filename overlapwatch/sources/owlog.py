@@ -9,11 +9,10 @@ its STEP record, the first of each step: then nothing of it has been overwritten
     ring  half of 118, 119..122, 123 begun        -> records 100, 110, 120, 121, 122, 123 (partial)
 """
 
-import os
 import re
 import socket
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,15 +22,14 @@ from numpy.typing import NDArray
 from overlapwatch.errors import InputError
 from overlapwatch.log.frames import MAGIC, Header
 from overlapwatch.log.reader import LogContents, concatenate_records, read_header, read_log
-from overlapwatch.ring import Batch, RingReader
+from overlapwatch.ring import Batch
+from overlapwatch.sources.processes import fate_of
+from overlapwatch.sources.rings import OutOfReach, open_ring
 from overlapwatch.timeline.model import Origin, Recording, Skipped, Unknown
 from overlapwatch.timeline.records import from_records
 from overlapwatch.vocabulary import RecordFlag, RecordKind, StepFlag
 
 Progress = Callable[[int, int], object]
-
-_START_SLACK_S = 5.0
-"""A process seems to start up to this much after the log that it wrote: clocks are adjusted."""
 
 
 def is_owlog(path: Path) -> bool:
@@ -109,9 +107,9 @@ def open_log(
     flags = {step: block.flags for block in log.events for step in _steps_of(block.records)}
     flags |= zip(log.summaries["step"].tolist(), log.summaries["flags"].tolist(), strict=True)
     if batch is None:
-        in_flight = _in_flight(records[records["step"] == (log.last_step or 0)])
+        flying = in_flight(records[records["step"] == (log.last_step or 0)])
     else:
-        in_flight = _in_flight(batch.records)
+        flying = in_flight(batch.records)
         late, late_flags = _only_in_ring(batch.records, log, steps)
         records = np.concatenate([records, late])
         flags = late_flags | flags
@@ -132,7 +130,7 @@ def open_log(
     return Recording(
         timeline=timeline,
         summaries=log.summaries,
-        in_flight=in_flight,
+        in_flight=flying,
         state=state,
         read_ns=time.perf_counter_ns() if state == "running" else None,
         about=_about(header),
@@ -144,26 +142,12 @@ def open_log(
 # -- the ring ----------------------------------------------------------------------------------
 
 
-def _read_ring(  # noqa: PLR0911 - each return is one reason
-    header: Header | None, state: str
-) -> tuple[Batch | None, list[str]]:
+def _read_ring(header: Header | None, state: str) -> tuple[Batch | None, list[str]]:
     """Return what the ring holds, or None and why, unless the job closed it in order."""
-    if header is None:
-        return None, ["the ring was not read: the log's header, which names it, is damaged"]
-    silent = state == "closed"
-    if not header.ring:
-        return None, [] if silent else ["the ring was private memory: nothing outlived the log"]
-    if header.host != socket.gethostname():
-        return None, [] if silent else [f"the ring was not read: it is on host {header.host}"]
-    path = Path(header.ring)
-    if not path.exists():
-        return None, [] if silent else [f"the ring {path} is gone: the last steps are not known"]
-    try:
-        reader = RingReader(path)
-    except InputError as error:
-        return None, [f"the ring was not read: {error}"]
-    if reader.about.get("run_id") != header.run_id or reader.about.get("rank") != header.rank:
-        return None, [f"the ring {path} was not read: it belongs to another run or rank"]
+    reader = open_ring(header)
+    if isinstance(reader, OutOfReach):
+        silent = reader.expected and state == "closed"
+        return None, [] if silent else [reader.because]
     batch = reader.read()
     if len(batch.slots):
         holes = int(batch.slots[-1] - batch.slots[0]) + 1 - len(batch.slots)
@@ -193,7 +177,7 @@ def _only_in_ring(
     return chosen, flags
 
 
-def _in_flight(records: NDArray[np.void]) -> NDArray[np.void]:
+def in_flight(records: NDArray[np.void]) -> NDArray[np.void]:
     """Return the collectives launched and not finished, oldest first."""
     running = (records["kind"] == RecordKind.COLLECTIVE) & (records["finish"] == 0)
     running &= records["flags"] & RecordFlag.FINISH_UNOBSERVABLE == 0
@@ -216,27 +200,7 @@ def _state(log: LogContents) -> str:
     if log.header.host != socket.gethostname():
         return f"unknown: on host {log.header.host}"
     created_s = log.header.created.wall_ns / 1e9
-    return "running" if _is_alive(log.header.pid, created_s) else "killed"
-
-
-def _is_alive(pid: int, created_s: float) -> bool:
-    """Say whether that process runs, and not a later one with its number."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass  # it runs, as somebody else
-    try:
-        stat = Path(f"/proc/{pid}/stat").read_text()
-        boot = re.search(r"^btime (\d+)$", Path("/proc/stat").read_text(), re.MULTILINE)
-    except OSError:
-        return True  # no /proc here: the signal must do
-    words = stat[stat.rindex(")") + 2 :].split()  # the name before may hold spaces
-    if words[0] in {"Z", "X"}:
-        return False
-    started_s = int(words[19]) / os.sysconf("SC_CLK_TCK") + (int(boot[1]) if boot else 0)
-    return started_s < created_s + _START_SLACK_S
+    return "killed" if fate_of(log.header.pid, created_s) == "gone" else "running"
 
 
 # -- what is told beside the numbers -----------------------------------------------------------
@@ -244,7 +208,7 @@ def _is_alive(pid: int, created_s: float) -> bool:
 
 def _origin(path: Path, header: Header | None) -> Origin:
     if header is None:
-        return Origin("owlog", str(path), _rank_in_name(path))
+        return Origin("owlog", str(path), rank_in_name(path))
     return Origin(
         source="owlog",
         path=str(path),
@@ -302,22 +266,38 @@ def _counted(count: int, thing: str) -> str:
 
 def newest_run(directory: Path) -> tuple[dict[int, Path], list[str]]:
     """Return the logs of the newest run by rank, and what else there is, in words."""
-    found: list[tuple[int, str, int, Path]] = []  # (created, run, rank, path)
-    notes: list[str] = []
+    headers: dict[Path, Header | None] = {}
+    unreadable: list[str] = []
     for path in sorted(directory.glob("*.owlog")):
         try:
-            header = read_header(path)
-        except InputError as error:
-            notes.append(f"left out: {error}")
-            continue
+            headers[path] = read_header(path)
+        except InputError as error:  # noqa: PERF203 - a log without a beginning stops no other
+            unreadable.append(f"left out: {error}")
+    if not headers:
+        raise InputError(
+            unreadable[0].removeprefix("left out: ") if unreadable else f"{directory}: no *.owlog"
+        )
+    files, notes = choose_newest(directory, headers)
+    return files, unreadable + notes
+
+
+def choose_newest(
+    directory: Path, headers: Mapping[Path, Header | None]
+) -> tuple[dict[int, Path], list[str]]:
+    """Return the logs of the newest run by rank, and what else there is, in words.
+
+    Args:
+        directory: where they are.
+        headers: of each log, at least one; None where it is damaged.
+
+    """
+    found: list[tuple[int, str, int, Path]] = []  # (created, run, rank, path)
+    for path, header in headers.items():
         if header is not None:
             found.append((header.created.wall_ns, header.run_id, header.rank, path))
         else:
-            found.append((0, "", _rank_in_name(path) or 0, path))
-    if not found:
-        raise InputError(
-            notes[0].removeprefix("left out: ") if notes else f"{directory}: no *.owlog"
-        )
+            found.append((0, "", rank_in_name(path) or 0, path))
+    notes: list[str] = []
     newest = max(found)[1]
     others = sorted({run for _, run, _, _ in found} - {newest, ""})
     if others:
@@ -333,7 +313,8 @@ def newest_run(directory: Path) -> tuple[dict[int, Path], list[str]]:
     return files, notes
 
 
-def _rank_in_name(path: Path) -> int | None:
+def rank_in_name(path: Path) -> int | None:
+    """Return the rank that the file is named after; None where it is called otherwise."""
     match = re.match(r"rank(\d+)", path.name)
     return int(match[1]) if match else None
 

@@ -130,7 +130,7 @@ def issued_of(recording: Recording) -> Issued:
         rows["sequence"], rows["kind"] = mine["sequence"], mine["collective"]
         rows["size"] = _sizes(mine, of_profile=recording.state == "profile")
         last = None if because else int(rows["sequence"].max())
-        key = _key(tl.groups.get(number), number)
+        key = group_key(tl.groups.get(number), number)
         known = found.get(key)
         if known is not None:  # two ids, one name: two groups that nobody can tell apart
             rows = np.concatenate((known.rows, rows))
@@ -155,7 +155,8 @@ def texts_of(texts: Iterable[str]) -> dict[int, str]:
     return {code_of(text): text for text in texts if text}
 
 
-def _key(name: Name | None, number: int) -> GroupKey:
+def group_key(name: Name | None, number: int) -> GroupKey:
+    """Return how the ranks of a group call it; `number` is its id on this rank."""
     return GroupKey(name.text, name.members) if name is not None else GroupKey(f"group {number}")
 
 

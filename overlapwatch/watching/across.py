@@ -23,6 +23,7 @@ from overlapwatch.log.frames import (
     Summaries,
     decode,
 )
+from overlapwatch.reports.words import lateness_words
 
 USUAL_EVERY = 50
 MOST_RANKS = 1024
@@ -139,19 +140,3 @@ class AcrossRanks:
     def judge(self) -> LiveLateness:
         """Return who was late, as far as it is known by now."""
         return live_lateness({rank: one.rows for rank, one in enumerate(self._tails)})
-
-
-def lateness_words(told: LiveLateness) -> str:
-    """Return the words: `  step 118: rank 2 last by 12.3 ms  worst: rank 2, late in 43 of 50 steps by 12.0 ms`."""
-    if told.late_rank is None or told.late_ns is None:
-        last = f"step {told.step}: no rank late"
-    else:
-        last = f"step {told.step}: rank {told.late_rank} last by {told.late_ns / 1e6:.1f} ms"
-    if told.worst_rank is None or told.worst_ns is None:
-        worst = f"of {told.ranks} ranks none stands out in {told.judged} steps"
-    else:
-        worst = (
-            f"worst: rank {told.worst_rank}, late in {told.worst_steps} of {told.judged} steps "
-            f"by {told.worst_ns / 1e6:.1f} ms"
-        )
-    return f"  {last}  {worst}"
