@@ -108,7 +108,7 @@ def report(paths: Sequence[Path], home: Path, *options: str) -> Ran:
 def report_one_process(paths: Sequence[Path], home: Path) -> Ran:
     """Run `overlapwatch report` so that it reads one input after the other, in its own process."""
     program = (
-        "import sys; from overlapwatch.commands import inputs, main; "
-        "inputs.MANY_BYTES = 1 << 62; raise SystemExit(main(['report', *sys.argv[1:]]))"
+        "import sys; from overlapwatch.commands import main, map_files; "
+        "map_files.MANY_BYTES = 1 << 62; raise SystemExit(main(['report', *sys.argv[1:]]))"
     )
     return run([sys.executable, "-c", program, *map(str, paths)], home)

@@ -33,7 +33,7 @@ from overlapwatch.timeline.records import begin_of, has_span
 from overlapwatch.vocabulary import OUT_OF_STATISTICS, Name, NameKind, Phase, RecordFlag, StepFlag
 
 _UNBUCKETED = StepFlag.UNBUCKETED | StepFlag.REBUILT
-_ESTIMATED = {
+ESTIMATED = {
     "ready": RecordFlag.READY_ESTIMATED,
     "launch": RecordFlag.LAUNCH_ESTIMATED,
     "start": RecordFlag.START_ESTIMATED,
@@ -293,7 +293,7 @@ def _between(records: NDArray[np.void], first: str, second: str) -> int | None:
 def provenance(records: NDArray[np.void], field: str) -> Provenance:
     """Return how the `field` times of `records` (RECORD, not empty) came to be."""
     present = records[field] != 0
-    estimated = records["flags"] & _ESTIMATED[field] != 0
+    estimated = records["flags"] & ESTIMATED[field] != 0
     found = set()
     if bool((present & ~estimated).any()):
         found.add(Provenance.MEASURED)

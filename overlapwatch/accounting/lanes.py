@@ -71,7 +71,7 @@ def lanes_of(tl: Timeline, window: Window) -> Lanes:
     spans = records[whole]
     start, end, index = window.take(begin_of(spans), spans["finish"])
     rest = records[~whole]
-    rest = rest[_launched_in(rest, window)]
+    rest = rest[launched_in(rest, window)]
     running = (rest["finish"] == 0) & (rest["flags"] & int(RecordFlag.FINISH_UNOBSERVABLE) == 0)
     return Lanes(
         window=window,
@@ -87,7 +87,7 @@ def lanes_of(tl: Timeline, window: Window) -> Lanes:
     )
 
 
-def _launched_in(records: NDArray[np.void], window: Window) -> NDArray[np.bool_]:
+def launched_in(records: NDArray[np.void], window: Window) -> NDArray[np.bool_]:
     """Say which records began in the window; one without any moment may have, and counts."""
     begin = np.where(records["launch"] != 0, records["launch"], begin_of(records))
     inside = (begin >= window.start_ns) & (begin < window.end_ns)

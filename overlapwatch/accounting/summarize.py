@@ -41,7 +41,7 @@ for _field in SUMMARY.names or ():
 def summarize(tl: Timeline) -> NDArray[np.void]:
     """Return the SUMMARY rows of all steps of the timeline, in its order."""
     rows = np.empty(len(tl.steps), SUMMARY)
-    compute, copies = _Spans.of(tl.compute), _Spans.of(tl.copies)
+    compute, copies = SortedSpans.of(tl.compute), SortedSpans.of(tl.copies)
     for i, step in enumerate(tl.steps):
         rows[i] = summarize_step(_around(tl, step, compute, copies), step)
     return rows
@@ -123,7 +123,7 @@ def _bytes(own: NDArray[np.void]) -> int:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Spans:
+class SortedSpans:
     """A lane by start, so that the spans of a step are found without looking at all of them.
 
         start     0  2  6  8         of step 7-9: those that start before 9, from the first at which
@@ -137,11 +137,12 @@ class _Spans:
     reached: I64
 
     @staticmethod
-    def of(lane: Lane) -> "_Spans":
+    def of(lane: Lane) -> "SortedSpans":
+        """Return the spans of a lane, sorted where they are not."""
         if not (lane.start[1:] >= lane.start[:-1]).all():
             order = np.argsort(lane.start, kind="stable")
             lane = Lane(lane.start[order], lane.end[order], lane.name[order], lane.phase[order])
-        return _Spans(lane, np.maximum.accumulate(lane.end))
+        return SortedSpans(lane, np.maximum.accumulate(lane.end))
 
     def between(self, low: int, high: int) -> Lane:
         """Return the spans that reach into `[low, high)`."""
@@ -153,7 +154,7 @@ class _Spans:
         )
 
 
-def _around(tl: Timeline, step: np.void, compute: _Spans, copies: _Spans) -> Timeline:
+def _around(tl: Timeline, step: np.void, compute: SortedSpans, copies: SortedSpans) -> Timeline:
     """Return the timeline without what lies outside the step, so that a step costs its own."""
     low, high = int(step["start"]), int(step["end"])
     records = tl.communication

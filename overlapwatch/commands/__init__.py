@@ -1,14 +1,6 @@
 """The command line: one module per verb, and the one place where an error becomes a sentence and an exit code.
 
-In: the arguments. Out: an exit code:
-
-| code | meaning                                                     |
-|------|-------------------------------------------------------------|
-| 0    | done                                                        |
-| 1    | the input was read, but its numbers do not add up           |
-| 2    | what was asked cannot be done; one sentence on stderr       |
-| 3    | `order`: the ranks issue different collectives              |
-| 130  | interrupted                                                 |
+In: the arguments. Out: an exit code (see `exit_codes`).
 
 Adding a verb means adding its module to `COMMANDS`. A module has `add_parser(subparsers)` and `run(arguments)`; what is
 slow to import is imported by `run`. Nothing here imports torch.
@@ -21,11 +13,8 @@ from collections.abc import Sequence
 from io import TextIOWrapper
 from typing import Protocol
 
-from overlapwatch.commands import compare, order, ranks, report, whatif
+from overlapwatch.commands import compare, exit_codes, export, order, ranks, report, top, whatif
 from overlapwatch.errors import OverlapwatchError
-
-USER_ERROR = 2
-INTERRUPTED = 130
 
 
 class Command(Protocol):
@@ -40,7 +29,7 @@ class Command(Protocol):
         """Do it; return the exit code."""
 
 
-COMMANDS: tuple[Command, ...] = (report, ranks, order, compare, whatif)
+COMMANDS: tuple[Command, ...] = (report, top, ranks, order, compare, whatif, export)
 
 DESCRIPTION = (
     "How much of a training step's communication was hidden behind compute: every step, every rank."
@@ -54,8 +43,11 @@ examples:
   overlapwatch report trace_rank*.json.gz         PyTorch profiler traces, one a rank
   overlapwatch report profile.sqlite --trim 39.964 46.123 --device 4
                                                   an Nsight Systems export: some seconds of one device
+  overlapwatch top runs/a                         a running job, live: steps, what hangs, who is late
   overlapwatch ranks runs/a                       which rank is late again and again, and why
   overlapwatch order runs/a                       a job hangs: which ranks differ, which are behind
+  overlapwatch export runs/a --to perfetto --output a.json.gz
+                                                  a trace for ui.perfetto.dev
 
 to record a run, add to the training script, after DDP has wrapped the model:
   overlapwatch.watch(model, log_dir="runs/a")
@@ -110,14 +102,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except OverlapwatchError as error:
         sys.stderr.write(f"overlapwatch: {error}\n")
-        return USER_ERROR
+        return exit_codes.USER_ERROR
     except BrokenPipeError:
         # The reader (head, less) left. Python would complain again when it flushes stdout at its exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
         sys.stderr.write("overlapwatch: interrupted\n")
-        return INTERRUPTED
+        return exit_codes.INTERRUPTED
     return code
 
 

@@ -4,11 +4,10 @@ In: two or more inputs. Out: the comparison on stdout, as text or JSON. It compu
 """
 
 import argparse
-import json
-import sys
 from pathlib import Path
 
-from overlapwatch.commands.report import parse_steps, parse_width
+from overlapwatch.commands.options import add_json, add_width, parse_steps, parse_width
+from overlapwatch.commands.printing import show, write_json
 from overlapwatch.errors import ConfigurationError
 
 SCHEMA = 1
@@ -30,10 +29,8 @@ def add_parser(
         "--against", metavar="RUN", nargs="+", default=[], help="the runs of the other setting"
     )
     parser.add_argument("--step", metavar="A:B", help="only steps A to B of each, both included")
-    parser.add_argument("--json", action="store_true", help="print JSON, for scripts")
-    parser.add_argument(
-        "--width", metavar="N", help="characters a line (default: the terminal's, else 100)"
-    )
+    add_json(parser)
+    add_width(parser)
     return parser
 
 
@@ -51,7 +48,6 @@ def run(arguments: argparse.Namespace) -> int:
     from overlapwatch.commands.inputs import Request, read_all  # noqa: PLC0415
     from overlapwatch.compare.runs import Setting, compare  # noqa: PLC0415
     from overlapwatch.reports.compare import report  # noqa: PLC0415
-    from overlapwatch.reports.layout import DEFAULT_WIDTH, terminal, to_text  # noqa: PLC0415
 
     request = Request(Selection(first_step=steps[0], last_step=steps[1]))
 
@@ -65,10 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
         settings = [setting([path]) for path in arguments.input]
     comparisons = [compare(settings[0], other) for other in settings[1:]]
     if arguments.json:
-        told = {"schema": SCHEMA, "comparisons": [one.to_dict() for one in comparisons]}
-        sys.stdout.write(json.dumps(told, indent=1, allow_nan=False) + "\n")
-    elif sys.stdout.isatty():
-        terminal(width).print(*report(comparisons), sep="\n")
+        write_json({"schema": SCHEMA, "comparisons": [one.to_dict() for one in comparisons]})
     else:
-        sys.stdout.write(to_text(report(comparisons), width or DEFAULT_WIDTH))
+        show(report(comparisons), width)
     return 0

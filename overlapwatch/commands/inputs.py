@@ -1,31 +1,26 @@
 """What the user named -> Analyses: read, select, account; several inputs at once on several cores.
 
-In: paths and a `Request`. Out: Analyses, in the order of ranks. One input of several that cannot be
-read, or that does not hold what is asked for, is told in a note and does not stop the others; the
-only one does, in one sentence. It computes nothing itself.
+In: paths and a `Request`. Out: Analyses, in the order of ranks, and what a page draws beside them.
+One input of several that cannot be read, or that does not hold what is asked for, is told in a note
+and does not stop the others; the only one does, in one sentence. It computes nothing itself.
 """
 
-import os
 import sys
 from collections import Counter
-from collections.abc import Collection, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
-from multiprocessing import get_context
+from functools import partial
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from overlapwatch.accounting.analyse import Analysis, Rules, analyse
 from overlapwatch.accounting.selection import Selection, clock_zeros
+from overlapwatch.commands.map_files import map_files
+from overlapwatch.commands.options import MAX_STEP
 from overlapwatch.commands.progress import LateProgress
 from overlapwatch.errors import ConfigurationError, InputError, OverlapwatchError
 from overlapwatch.sources import Progress, open_trace
 from overlapwatch.timeline.model import Recording
-
-MANY_BYTES = 8_000_000
-"""Below this, starting other processes costs more than they save."""
-MAX_STEP = (1 << 32) - 1
-"""Steps are 32-bit numbers in every record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +50,20 @@ class Request:
         return range(first or 0, (MAX_STEP if last is None else last) + 1)
 
 
+T = TypeVar("T")
+Beside = Callable[[Sequence[Recording], Sequence[Analysis], Sequence[Selection], Rules], T]
+"""Makes something small of one input where it is read: of its recordings, the analysis and the
+selection of each, and the rules. It is sent to other processes: a function of a module."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Input(Generic[T]):
+    """One input that was read, and what was made beside its analyses."""
+
+    analyses: list[Analysis]
+    beside: T
+
+
 def read_all(paths: Sequence[Path], request: Request) -> list[Analysis]:
     """Return the analyses of all inputs, in the order of ranks.
 
@@ -62,30 +71,53 @@ def read_all(paths: Sequence[Path], request: Request) -> list[Analysis]:
         ConfigurationError, InputError: nothing of what is asked for can be told; one sentence.
 
     """
+    return read_beside(paths, request, _nothing_beside)[0]
+
+
+def _nothing_beside(*_: object) -> None:
+    """Make nothing beside the analyses."""
+
+
+def read_beside(
+    paths: Sequence[Path], request: Request, beside: Beside[T]
+) -> tuple[list[Analysis], list[T]]:
+    """Return the analyses of all inputs, in the order of ranks, and what `beside` makes of each input.
+
+    Raises:
+        ConfigurationError, InputError: nothing of what is asked for can be told; one sentence.
+
+    """
     if len(paths) == 1:
         with LateProgress(f"reading {paths[0]}", sys.stderr) as progress:
-            analyses = _read(paths[0], request, progress, only_input=True)
-        return _of_ranks(analyses, request.ranks, str(paths[0]))
+            one = _read(paths[0], request, beside, progress, only_input=True)
+        return _of_ranks(one.analyses, request.ranks, str(paths[0])), [one.beside]
     found: list[Analysis] = []
+    made: list[T] = []
     failures: list[OverlapwatchError] = []
-    for outcome in _outcomes(paths, request):
+    for _, outcome in map_files(partial(_read, request=request, beside=beside), paths):
         if isinstance(outcome, OverlapwatchError):
             failures.append(outcome)
         else:
-            found += outcome
+            found += outcome.analyses
+            made.append(outcome.beside)
     if not found:
         raise failures[0] if failures else InputError("there is nothing in these inputs")
     found.sort(key=lambda one: (one.origin.rank is None, one.origin.rank or 0))
     found = _of_ranks(found, request.ranks, "these inputs")
     notes = (*(f"left out: {failure}" for failure in failures), *_twice(found))
-    return [_noted(found[0], notes), *found[1:]]
+    return [_noted(found[0], notes), *found[1:]], made
 
 
-def _read(
-    path: Path, request: Request, progress: Progress | None, *, only_input: bool = False
-) -> list[Analysis]:
-    """Return the analyses of one input."""
-    recordings = open_trace(
+def recordings_in(
+    path: Path, request: Request, progress: Progress | None = None
+) -> list[Recording]:
+    """Return what one input holds of what is asked for; `choose` still has to find the time in it.
+
+    Raises:
+        InputError: it cannot be read.
+
+    """
+    return open_trace(
         path,
         ranks=request.ranks,
         steps=request.steps,
@@ -93,9 +125,21 @@ def _read(
         patterns=request.patterns,
         progress=progress,
     )
+
+
+def _read(
+    path: Path,
+    request: Request,
+    beside: Beside[T],
+    progress: Progress | None = None,
+    *,
+    only_input: bool = False,
+) -> _Input[T]:
+    """Return the analyses of one input, and what is made beside them."""
+    recordings = recordings_in(path, request, progress)
     if not recordings:
         raise InputError(f"{path}: {_nothing(request.devices)}")
-    return _analysed(recordings, request, alone=only_input and len(recordings) == 1)
+    return _analysed(recordings, request, beside, alone=only_input and len(recordings) == 1)
 
 
 def _nothing(devices: Collection[int] | None) -> str:
@@ -104,9 +148,12 @@ def _nothing(devices: Collection[int] | None) -> str:
     return f"no device {', '.join(map(str, devices))} in it"
 
 
-def _analysed(recordings: Sequence[Recording], request: Request, *, alone: bool) -> list[Analysis]:
+def _analysed(
+    recordings: Sequence[Recording], request: Request, beside: Beside[T], *, alone: bool
+) -> _Input[T]:
     """Return the analyses of those recordings that hold what is selected; raise where none does."""
     found: list[Analysis] = []
+    chosen: list[tuple[Recording, Selection]] = []
     failures: list[ConfigurationError] = []
     for recording, zero in zip(recordings, clock_zeros(recordings), strict=True):
         selection = replace(request.selection, zero_ns=zero)
@@ -115,9 +162,13 @@ def _analysed(recordings: Sequence[Recording], request: Request, *, alone: bool)
             failures.append(outcome)
         else:
             found.append(outcome)
+            chosen.append((recording, selection))
     if not found:
         raise failures[0]
-    return [_noted(found[0], [f"left out: {failure}" for failure in failures]), *found[1:]]
+    kept, selections = [one for one, _ in chosen], [one for _, one in chosen]
+    made = beside(kept, found, selections, request.rules)
+    notes = [f"left out: {failure}" for failure in failures]
+    return _Input([_noted(found[0], notes), *found[1:]], made)
 
 
 def _analyse(
@@ -126,50 +177,6 @@ def _analyse(
     try:
         return analyse(recording, selection, rules, alone=alone)
     except ConfigurationError as error:
-        return error
-
-
-def _outcomes(
-    paths: Sequence[Path], request: Request
-) -> Iterator[list[Analysis] | OverlapwatchError]:
-    """Yield what became of each path, in the order of `paths`."""
-    sizes = [path.stat().st_size if path.is_file() else 0 for path in paths]
-    workers = min(os.cpu_count() or 1, len(paths))
-    with LateProgress(f"reading {len(paths)} inputs", sys.stderr) as progress:
-        if workers > 1 and sum(sizes) >= MANY_BYTES:
-            try:
-                yield from _at_once(paths, request, workers, progress, sizes)
-            except BrokenProcessPool:
-                # A process was killed, as a rule for its memory: one at a time may fit.
-                pass
-            else:
-                return
-        for place, path in enumerate(paths):
-            yield _outcome(path, request)
-            progress(sum(sizes[: place + 1]), sum(sizes))
-
-
-def _at_once(
-    paths: Sequence[Path],
-    request: Request,
-    workers: int,
-    progress: Progress,
-    sizes: Sequence[int],
-) -> list[list[Analysis] | OverlapwatchError]:
-    # Not forked: a reader's threads may hold locks that a forked child would wait for.
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
-        futures = {pool.submit(_outcome, path, request): at for at, path in enumerate(paths)}
-        done = 0
-        for future in as_completed(futures):
-            done += sizes[futures[future]]
-            progress(done, sum(sizes))
-        return [future.result() for future in futures]
-
-
-def _outcome(path: Path, request: Request) -> list[Analysis] | OverlapwatchError:
-    try:
-        return _read(path, request, None)
-    except OverlapwatchError as error:
         return error
 
 

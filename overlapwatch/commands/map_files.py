@@ -40,6 +40,7 @@ FILES_AT_ONCE = 16
 TASKS_A_WORKER = 3
 """Under way for each worker, so that none waits for the next."""
 CONNECT_S = 15
+MANY_FAILURES = 5
 
 
 class _Waiting(Protocol):
@@ -172,6 +173,14 @@ def _outcome(work: Work[T], path: Path) -> T | OverlapwatchError:
         return work(path)
     except OverlapwatchError as error:
         return error
+
+
+def left_out(failures: Sequence[OverlapwatchError]) -> list[str]:
+    """Say which files could not be read, and why; of many, of the first few."""
+    told = [f"left out: {failure}" for failure in failures[:MANY_FAILURES]]
+    if len(failures) > MANY_FAILURES:
+        told.append(f"left out: {len(failures) - MANY_FAILURES} more files that cannot be read")
+    return told
 
 
 def files_of(paths: Sequence[Path]) -> tuple[list[Path], list[str]]:

@@ -6,19 +6,25 @@ cores or a Dask cluster, and only what it issued is kept.
 """
 
 import argparse
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from overlapwatch.commands import exit_codes
+from overlapwatch.commands.options import (
+    add_json,
+    add_output,
+    add_scheduler,
+    add_width,
+    parse_width,
+)
+from overlapwatch.commands.printing import show, write_json
 from overlapwatch.errors import InputError, OverlapwatchError
 
 if TYPE_CHECKING:
     from overlapwatch.accounting.ranks.order_result import OrderCheck
     from overlapwatch.timeline.issued import Issued
 
-DIFFERS = 3
-DOES_NOT_ADD_UP = 1
-MANY_FAILURES = 5
+SCHEMA = 1
 
 
 def add_parser(
@@ -39,16 +45,10 @@ def add_parser(
         help="a run directory, logs, PyTorch (Kineto) traces, or PyTorch Flight Recorder dumps "
         "(pickle or JSON), one a rank, or a directory of them",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON, for scripts")
-    parser.add_argument(
-        "--scheduler",
-        metavar="ADDRESS",
-        help="read on the workers of this Dask scheduler, which must see the same paths",
-    )
-    parser.add_argument(
-        "--width", metavar="N", help="characters a line (default: the terminal's, else 100)"
-    )
-    parser.add_argument("--output", metavar="FILE", help="write there instead of to stdout")
+    add_json(parser)
+    add_scheduler(parser)
+    add_width(parser)
+    add_output(parser)
     return parser
 
 
@@ -59,31 +59,15 @@ def run(arguments: argparse.Namespace) -> int:
         ConfigurationError, InputError: one sentence for the user.
 
     """
-    from overlapwatch.commands.report import parse_width, write  # noqa: PLC0415
-
     width = parse_width(arguments.width)
     check = compare([Path(path) for path in arguments.input], arguments.scheduler)
     if arguments.json:
-        import json  # noqa: PLC0415
-
-        write(
-            json.dumps({"schema": 1, "order": check.to_dict()}, indent=1) + "\n", arguments.output
-        )
-    elif arguments.output or not sys.stdout.isatty():
-        from overlapwatch.reports.layout import DEFAULT_WIDTH  # noqa: PLC0415
-        from overlapwatch.reports.order import plain  # noqa: PLC0415
-
-        write(plain(check, width or DEFAULT_WIDTH), arguments.output)
+        write_json({"schema": SCHEMA, "order": check.to_dict()}, arguments.output)
     else:
-        from overlapwatch.reports.layout import terminal  # noqa: PLC0415
-        from overlapwatch.reports.order import order  # noqa: PLC0415
+        from overlapwatch.reports.order import order  # noqa: PLC0415 - slow to import
 
-        console = terminal(width)
-        for part in order(check):
-            console.print(part)
-    if not all(one.ok for one in check.checks()):
-        return DOES_NOT_ADD_UP
-    return 0 if check.agrees else DIFFERS
+        show(order(check), width, arguments.output)
+    return exit_codes.of_checks(check.checks()) or (0 if check.agrees else exit_codes.DIFFERS)
 
 
 def compare(paths: list[Path], scheduler: str | None = None) -> "OrderCheck":
@@ -96,7 +80,7 @@ def compare(paths: list[Path], scheduler: str | None = None) -> "OrderCheck":
     from dataclasses import replace  # noqa: PLC0415 - what is slow to import waits for a call
 
     from overlapwatch.accounting.ranks.order import OrderReduce  # noqa: PLC0415
-    from overlapwatch.commands.map_files import files_of, map_files  # noqa: PLC0415
+    from overlapwatch.commands.map_files import files_of, left_out, map_files  # noqa: PLC0415
 
     files, notes = files_of(paths)
     reduce = OrderReduce()
@@ -111,11 +95,8 @@ def compare(paths: list[Path], scheduler: str | None = None) -> "OrderCheck":
             read += 1
     if not read:
         raise failures[0] if failures else InputError("there is nothing in these inputs")
-    notes += [f"left out: {failure}" for failure in failures[:MANY_FAILURES]]
-    if len(failures) > MANY_FAILURES:
-        notes.append(f"left out: {len(failures) - MANY_FAILURES} more files that cannot be read")
     result = reduce.result()
-    return replace(result, notes=(*notes, *result.notes))
+    return replace(result, notes=(*notes, *left_out(failures), *result.notes))
 
 
 def issued_in(path: Path) -> "list[Issued]":

@@ -6,13 +6,22 @@ its collectives is kept.
 """
 
 import argparse
-import json
-import sys
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from overlapwatch.commands import exit_codes
+from overlapwatch.commands.options import (
+    add_json,
+    add_output,
+    add_scheduler,
+    add_selection,
+    add_width,
+    make_request,
+    parse_width,
+)
+from overlapwatch.commands.printing import show, write_json
 from overlapwatch.errors import ConfigurationError, InputError, OverlapwatchError
 
 if TYPE_CHECKING:
@@ -21,16 +30,12 @@ if TYPE_CHECKING:
     from overlapwatch.commands.inputs import Request
 
 SCHEMA = 1
-DOES_NOT_ADD_UP = 1
-MANY_FAILURES = 5
 
 
 def add_parser(
     subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]",
 ) -> argparse.ArgumentParser:
     """Add the parser of this verb."""
-    from overlapwatch.commands.report import add_selection  # noqa: PLC0415 - siblings
-
     parser = subparsers.add_parser(
         "ranks",
         help="which rank is late, again and again; waiting and transfer; tails over all ranks",
@@ -45,17 +50,11 @@ def add_parser(
         help="a run directory, logs, Nsight Systems exports or PyTorch (Kineto) traces of several "
         "ranks",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON, for scripts")
+    add_json(parser)
     add_selection(parser)
-    parser.add_argument(
-        "--scheduler",
-        metavar="ADDRESS",
-        help="read on the workers of this Dask scheduler, which must see the same paths",
-    )
-    parser.add_argument(
-        "--width", metavar="N", help="characters a line (default: the terminal's, else 100)"
-    )
-    parser.add_argument("--output", metavar="FILE", help="write there instead of to stdout")
+    add_scheduler(parser)
+    add_width(parser)
+    add_output(parser)
     return parser
 
 
@@ -66,27 +65,17 @@ def run(arguments: argparse.Namespace) -> int:
         ConfigurationError, InputError: one sentence for the user.
 
     """
-    from overlapwatch.commands.report import make_request, parse_width, write  # noqa: PLC0415
-
     width = parse_width(arguments.width)
     request = make_request(arguments)
     told = compare([Path(path) for path in arguments.input], request, arguments.scheduler)
     if arguments.json:
         entry = {"schema": SCHEMA, "across_ranks": told.to_dict(), "not_known": _unknown(told)}
-        write(json.dumps(entry, indent=1, allow_nan=False) + "\n", arguments.output)
-    elif arguments.output or not sys.stdout.isatty():
-        from overlapwatch.reports.layout import DEFAULT_WIDTH  # noqa: PLC0415
-        from overlapwatch.reports.ranks import plain  # noqa: PLC0415
-
-        write(plain(told, width or DEFAULT_WIDTH), arguments.output)
+        write_json(entry, arguments.output)
     else:
-        from overlapwatch.reports.layout import terminal  # noqa: PLC0415
-        from overlapwatch.reports.ranks import ranks  # noqa: PLC0415
+        from overlapwatch.reports.ranks import ranks  # noqa: PLC0415 - slow to import
 
-        console = terminal(width)
-        for part in ranks(told):
-            console.print(part)
-    return 0 if all(check.ok for check in told.checks()) else DOES_NOT_ADD_UP
+        show(ranks(told), width, arguments.output)
+    return exit_codes.of_checks(told.checks())
 
 
 def _unknown(told: "AcrossRanks") -> list[dict[str, str]]:
@@ -102,7 +91,7 @@ def compare(paths: list[Path], request: "Request", scheduler: str | None = None)
     """
     from overlapwatch.accounting.ranks.across import across_ranks  # noqa: PLC0415 - slow to import
     from overlapwatch.accounting.ranks.sharing import Shared  # noqa: PLC0415
-    from overlapwatch.commands.map_files import files_of, map_files  # noqa: PLC0415
+    from overlapwatch.commands.map_files import files_of, left_out, map_files  # noqa: PLC0415
 
     files, notes = files_of(paths)
     shared = Shared()
@@ -118,11 +107,8 @@ def compare(paths: list[Path], request: "Request", scheduler: str | None = None)
         if request.ranks is not None:
             nothing = f"these inputs hold no rank {', '.join(map(str, request.ranks))}"
         raise failures[0] if failures else InputError(nothing)
-    notes += [f"left out: {failure}" for failure in failures[:MANY_FAILURES]]
-    if len(failures) > MANY_FAILURES:
-        notes.append(f"left out: {len(failures) - MANY_FAILURES} more files that cannot be read")
     told = across_ranks(tables)
-    return replace(told, notes=(*notes, *told.notes))
+    return replace(told, notes=(*notes, *left_out(failures), *told.notes))
 
 
 def tables_in(path: Path, request: "Request") -> "list[RankTable]":
@@ -135,15 +121,9 @@ def tables_in(path: Path, request: "Request") -> "list[RankTable]":
     from overlapwatch.accounting.analyse import ruled  # noqa: PLC0415 - slow to import
     from overlapwatch.accounting.ranks.table import rank_table  # noqa: PLC0415
     from overlapwatch.accounting.selection import choose, clock_zeros  # noqa: PLC0415
-    from overlapwatch.sources import open_trace  # noqa: PLC0415
+    from overlapwatch.commands.inputs import recordings_in  # noqa: PLC0415
 
-    recordings = open_trace(
-        path,
-        ranks=request.ranks,
-        steps=request.steps,
-        devices=request.devices,
-        patterns=request.patterns,
-    )
+    recordings = recordings_in(path, request)
     found: list[RankTable] = []
     failures: list[ConfigurationError] = []
     for recording, zero in zip(recordings, clock_zeros(recordings), strict=True):

@@ -1,18 +1,26 @@
 """`overlapwatch report INPUT ...`: read, account, print.
 
 In: run directories, logs, profiles, or whatever else `sources.open_trace` reads. Out: the report on
-stdout or in a file, as text or JSON; exit code 1 when the numbers do not add up. It computes
-nothing.
+stdout or in a file, as text, JSON or a page; exit code 1 when the numbers do not add up. It
+computes nothing.
 """
 
 import argparse
-import math
-import re
-import sys
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from overlapwatch.commands import exit_codes
+from overlapwatch.commands.options import (
+    add_json,
+    add_output,
+    add_selection,
+    add_width,
+    make_request,
+    parse_width,
+)
+from overlapwatch.commands.printing import show, write
 from overlapwatch.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -21,15 +29,7 @@ if TYPE_CHECKING:
     from overlapwatch.commands.inputs import Request
     from overlapwatch.reports.json import InputFile
 
-DOES_NOT_ADD_UP = 1
 HEAD_BYTES = 1 << 20
-MAX_STEP = (1 << 32) - 1
-"""Steps are 32-bit numbers in every record."""
-PHASES = ("forward", "backward", "optimizer")
-PHASE_RULES = ("auto", "marks", "ranges", "anchors", "none")
-
-StepRange = tuple[int | None, int | None]
-"""First and last step, inclusive; None is no limit."""
 
 
 def add_parser(
@@ -49,68 +49,16 @@ def add_parser(
         nargs="+",
         help="a run directory, a log, an Nsight Systems export or a PyTorch (Kineto) trace",
     )
-    parser.add_argument("--json", action="store_true", help="print JSON, for scripts")
+    add_json(parser)
     add_selection(parser)
+    add_width(parser)
+    add_output(parser)
     parser.add_argument(
-        "--width", metavar="N", help="characters a line (default: the terminal's, else 100)"
+        "--html",
+        metavar="FILE",
+        help="write one page with the lanes of the steps there, for a browser, instead of printing",
     )
-    parser.add_argument("--output", metavar="FILE", help="write there instead of to stdout")
     return parser
-
-
-def add_selection(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that `make_request` reads: which time, whose, rules for profiles."""
-    which = parser.add_argument_group("which time")
-    which.add_argument(
-        "--step",
-        metavar="A:B",
-        help="only steps A to B, both included; also 120, :50, 50:",
-    )
-    which.add_argument(
-        "--trim",
-        metavar=("A", "B"),
-        nargs=2,
-        help="only seconds A to B: of the session in an Nsight export, else after the first event",
-    )
-    which.add_argument("--phase", choices=PHASES, help="only the moments of this phase")
-    which.add_argument(
-        "--boundary",
-        choices=("clip", "contained"),
-        default="clip",
-        help="spans across the window's edge: cut them (default), or leave them out",
-    )
-    whose = parser.add_argument_group("whose")
-    whose.add_argument(
-        "--rank", metavar="N[,M]", help="only these ranks, each in full (default: all, one in full)"
-    )
-    whose.add_argument(
-        "--device", metavar="N[,M]", help="only these devices of a profile, each in full"
-    )
-    rules = parser.add_argument_group("rules for profiles")
-    rules.add_argument(
-        "--comm-pattern",
-        metavar="REGEX",
-        action="append",
-        default=[],
-        help="kernels with this in their name are communication too; may be given several times",
-    )
-    rules.add_argument(
-        "--phase-rule",
-        choices=PHASE_RULES,
-        default="auto",
-        help="what tells the phases: recorded marks, ranges around the launch, anchor kernels "
-        "(default: the first of these that tells)",
-    )
-    rules.add_argument(
-        "--anchor-forward", metavar="REGEX", help="kernels that only forward runs (attention)"
-    )
-    rules.add_argument("--anchor-backward", metavar="REGEX", help="kernels that only backward runs")
-    rules.add_argument(
-        "--step-gap-ms",
-        metavar="N",
-        help="a longer gap between anchor kernels starts a step, where no steps are marked "
-        "(default: 300)",
-    )
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -122,35 +70,70 @@ def run(arguments: argparse.Namespace) -> int:
     """
     width = parse_width(arguments.width)
     request = make_request(arguments)
+    if arguments.html is not None:
+        return _page(arguments, request)
     from overlapwatch.commands.inputs import read_all  # noqa: PLC0415 - slow to import
 
     analyses = read_all([Path(path) for path in arguments.input], request)
-    across = _across(analyses)
+    across = compared(analyses)
     if arguments.json:
-        from overlapwatch.reports.json import to_text  # noqa: PLC0415
-
-        files = [_file(path) for path in _paths(analyses)]
-        write(to_text(analyses, files, across), arguments.output)
-    elif arguments.output or not sys.stdout.isatty():
-        from overlapwatch.reports.layout import DEFAULT_WIDTH  # noqa: PLC0415
-        from overlapwatch.reports.text import plain  # noqa: PLC0415
-
-        text = plain(
-            analyses,
-            width or DEFAULT_WIDTH,
-            request.ranks,
-            all_in_full=request.devices is not None,
-            across=across,
-        )
-        write(text, arguments.output)
+        write(to_json(analyses, across), arguments.output)
     else:
-        _show(analyses, width, request, across)
+        from overlapwatch.reports.text import report  # noqa: PLC0415 - slow to import
+
+        in_full = request.devices is not None
+        parts = report(analyses, request.ranks, all_in_full=in_full, across=across)
+        show(parts, width, arguments.output)
+    return exit_code(analyses, across)
+
+
+def _page(arguments: argparse.Namespace, request: "Request") -> int:
+    """Write the page of a report; return 0, or 1 when a closure check failed.
+
+    Raises:
+        ConfigurationError, InputError: one sentence for the user.
+
+    """
+    if arguments.json or arguments.output is not None:
+        raise ConfigurationError(
+            "choose one: --html FILE writes a page, --json and --output a report"
+        )
+    path = Path(arguments.html)
+    _writable(path)
+    from overlapwatch.commands.inputs import read_beside  # noqa: PLC0415 - slow to import
+    from overlapwatch.reports.html.drawn import draw  # noqa: PLC0415
+    from overlapwatch.reports.html.page import page  # noqa: PLC0415
+
+    analyses, drawn = read_beside([Path(one) for one in arguments.input], request, draw)
+    across = compared(analyses)
+    write(page(analyses, drawn, across), arguments.html, "--html")
+    return exit_code(analyses, across)
+
+
+def _writable(path: Path) -> None:
+    """Say early that a page cannot be written: reading may take minutes.
+
+    Raises:
+        ConfigurationError: one sentence.
+
+    """
+    directory = path.parent
+    if path.is_dir():
+        raise ConfigurationError(f"--html {path}: this is a directory; name a file in it")
+    if not directory.is_dir():
+        raise ConfigurationError(f"--html {path}: there is no directory {directory}")
+    if not os.access(path if path.exists() else directory, os.W_OK):
+        raise ConfigurationError(f"--html {path}: it cannot be written (permission denied)")
+
+
+def exit_code(analyses: "Sequence[Analysis]", across: "AcrossRanks | None") -> int:
+    """Return 0, or 1 when a closure check failed."""
     checks = [check for one in analyses for check in one.checks]
     checks += across.checks() if across else ()
-    return 0 if all(check.ok for check in checks) else DOES_NOT_ADD_UP
+    return exit_codes.of_checks(checks)
 
 
-def _across(analyses: "Sequence[Analysis]") -> "AcrossRanks | None":
+def compared(analyses: "Sequence[Analysis]") -> "AcrossRanks | None":
     """Return how the ranks compare in time; None of one alone."""
     if len(analyses) < 2:
         return None
@@ -159,162 +142,11 @@ def _across(analyses: "Sequence[Analysis]") -> "AcrossRanks | None":
     return across_ranks([one.table for one in analyses if one.table is not None])
 
 
-def make_request(arguments: argparse.Namespace) -> "Request":
-    """Return what the arguments ask of each input.
+def to_json(analyses: "Sequence[Analysis]", across: "AcrossRanks | None") -> str:
+    """Return the report that scripts read."""
+    from overlapwatch.reports.json import to_text  # noqa: PLC0415 - slow to import
 
-    Raises:
-        ConfigurationError: one of them makes no sense.
-
-    """
-    steps, trim = parse_steps(arguments.step), parse_trim(arguments.trim)
-    ranks = parse_numbers(arguments.rank, "rank")
-    devices = parse_numbers(arguments.device, "device")
-    for pattern in arguments.comm_pattern:
-        parse_pattern(pattern, "--comm-pattern")
-    forward = parse_pattern(arguments.anchor_forward, "--anchor-forward")
-    backward = parse_pattern(arguments.anchor_backward, "--anchor-backward")
-    gap_ns = parse_gap(arguments.step_gap_ms)
-    if trim is not None and steps != (None, None):
-        raise ConfigurationError("choose --step or --trim, not both")
-    # What is slow to import is imported once the arguments make sense.
-    from overlapwatch.accounting.analyse import Rules  # noqa: PLC0415
-    from overlapwatch.accounting.selection import Selection  # noqa: PLC0415
-    from overlapwatch.commands.inputs import Request  # noqa: PLC0415
-    from overlapwatch.timeline.step_rules import AnchorRule  # noqa: PLC0415
-    from overlapwatch.vocabulary import Phase  # noqa: PLC0415
-
-    usual = AnchorRule()
-    anchors = AnchorRule(
-        forward or usual.forward, backward or usual.backward, gap_ns or usual.step_gap_ns
-    )
-    selection = Selection(
-        first_step=steps[0],
-        last_step=steps[1],
-        boundary=arguments.boundary,
-        trim=trim,
-        phase=Phase[arguments.phase.upper()] if arguments.phase else None,
-    )
-    rules = Rules(arguments.phase_rule, anchors)
-    return Request(selection, rules, ranks, devices, tuple(arguments.comm_pattern))
-
-
-def parse_steps(text: str | None) -> StepRange:
-    """Return the steps asked for: `120`, `100:200` (both included), `:50`, `50:`.
-
-    Raises:
-        ConfigurationError: the text is none of these.
-
-    """
-    if text is None:
-        return None, None
-    first, colon, last = text.partition(":")
-    numbers = [_step(part, text) if part.strip() else None for part in (first, last)]
-    if numbers == [None, None]:
-        raise _bad_step(text)
-    low, high = numbers if colon else (numbers[0], numbers[0])
-    if low is not None and high is not None and high < low:
-        raise ConfigurationError(f"--step {text}: the first step lies after the last")
-    return low, high
-
-
-def _step(part: str, text: str) -> int:
-    if not (part.strip().isascii() and part.strip().isdigit()) or int(part) > MAX_STEP:
-        raise _bad_step(text)
-    return int(part)
-
-
-def _bad_step(text: str) -> ConfigurationError:
-    return ConfigurationError(
-        f"--step takes step numbers such as 120, 100:200, :50 or 50:, not {text!r}"
-    )
-
-
-def parse_numbers(text: str | None, what: str) -> tuple[int, ...] | None:
-    """Return the ranks or devices asked for: `3`, `0,3`; None without any.
-
-    Raises:
-        ConfigurationError: the text is neither.
-
-    """
-    if text is None:
-        return None
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isascii() and part.isdigit() for part in parts):
-        raise ConfigurationError(f"--{what} takes {what}s such as 3 or 0,3, not {text!r}")
-    return tuple(dict.fromkeys(int(part) for part in parts))
-
-
-def parse_trim(texts: Sequence[str] | None) -> tuple[float, float] | None:
-    """Return the seconds asked for; None without any.
-
-    Raises:
-        ConfigurationError: they are no two numbers in order.
-
-    """
-    if texts is None:
-        return None
-    low, high = (_number(text) for text in texts)
-    if low is None or high is None or high <= low:
-        asked = " ".join(texts)
-        raise ConfigurationError(
-            f"--trim takes two ascending numbers of seconds such as 39.964 46.123, not {asked!r}"
-        )
-    return low, high
-
-
-def parse_gap(text: str | None) -> int | None:
-    """Return the step gap asked for in ms, in ns; None without any.
-
-    Raises:
-        ConfigurationError: it is no number above 0.
-
-    """
-    if text is None:
-        return None
-    gap = _number(text)
-    if gap is None or round(gap * 1e6) <= 0:
-        raise ConfigurationError(f"--step-gap-ms takes a number above 0, not {text!r}")
-    return round(gap * 1e6)
-
-
-def parse_pattern(text: str | None, flag: str) -> str | None:
-    """Return the regular expression asked for; None without any.
-
-    Raises:
-        ConfigurationError: it is none, or matches every name.
-
-    """
-    if text is None:
-        return None
-    try:
-        everything = re.compile(text).search("") is not None
-    except re.error as error:
-        raise ConfigurationError(f"{flag} {text!r} is no regular expression: {error}") from None
-    if everything:
-        raise ConfigurationError(f"{flag} {text!r} matches every kernel")
-    return text
-
-
-def _number(text: str) -> float | None:
-    try:
-        value = float(text)
-    except ValueError:
-        return None
-    return value if math.isfinite(value) and abs(value) < 1e9 else None
-
-
-def parse_width(text: str | None) -> int | None:
-    """Return the width asked for; None without any.
-
-    Raises:
-        ConfigurationError: it is no number of characters.
-
-    """
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdigit()) or not 0 < int(text) <= 1000:
-        raise ConfigurationError(f"--width takes a number of characters up to 1000, not {text!r}")
-    return int(text)
+    return to_text(analyses, [_file(path) for path in _paths(analyses)], across)
 
 
 def _paths(analyses: "Sequence[Analysis]") -> list[str]:
@@ -333,37 +165,3 @@ def _file(path: str) -> "InputFile":
             return InputFile(path, hashlib.sha256(head).hexdigest(), Path(path).stat().st_size)
     except OSError:
         return InputFile(path, None, None)
-
-
-def write(text: str, output: str | None) -> None:
-    """Write to a file, or to stdout.
-
-    Raises:
-        ConfigurationError: the file cannot be written.
-
-    """
-    if output is None:
-        sys.stdout.write(text)
-        return
-    try:
-        Path(output).write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise ConfigurationError(f"--output {output}: {error.strerror or error}") from None
-    sys.stderr.write(f"written to {output}\n")
-
-
-def _show(
-    analyses: "Sequence[Analysis]",
-    width: int | None,
-    request: "Request",
-    across: "AcrossRanks | None",
-) -> None:
-    """Print on a terminal, with its width and colours (Rich honours NO_COLOR)."""
-    from overlapwatch.reports.layout import terminal  # noqa: PLC0415
-    from overlapwatch.reports.text import report  # noqa: PLC0415
-
-    console = terminal(width)
-    for part in report(
-        analyses, request.ranks, all_in_full=request.devices is not None, across=across
-    ):
-        console.print(part)

@@ -10,7 +10,7 @@ import pytest
 from overlapwatch import commands
 from overlapwatch.accounting.closure import Check
 from overlapwatch.commands import main, report
-from overlapwatch.commands.report import parse_numbers, parse_steps, parse_width
+from overlapwatch.commands.options import parse_numbers, parse_steps, parse_width
 from overlapwatch.errors import ConfigurationError
 from overlapwatch.vocabulary import StepFlag
 from tests.reports.recordings import Job
@@ -254,7 +254,7 @@ def test_without_arguments_it_explains_itself(capsys):
 
 def test_every_verb_is_a_module_with_both_functions():
     verbs = [command.__name__.rpartition(".")[2] for command in commands.COMMANDS]
-    assert verbs == ["report", "ranks", "order", "compare", "whatif"]
+    assert verbs == ["report", "top", "ranks", "order", "compare", "whatif", "export"]
     for command in commands.COMMANDS:
         assert callable(command.run)
         assert callable(command.add_parser)

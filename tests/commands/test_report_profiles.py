@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from overlapwatch.accounting.selection import clock_zeros
-from overlapwatch.commands import inputs, main, report
-from overlapwatch.commands.report import make_request, parse_gap, parse_pattern, parse_trim
+from overlapwatch.commands import inputs, main, map_files
+from overlapwatch.commands import options as command_options
+from overlapwatch.commands.options import make_request, parse_gap, parse_pattern, parse_trim
 from overlapwatch.errors import ConfigurationError, InputError
 from overlapwatch.timeline.model import Origin, Recording
 from overlapwatch.vocabulary import Phase
@@ -101,15 +102,17 @@ def test_all_flags_reach_the_request(opened, capsys):
     assert request.selection.phase is Phase.FORWARD
     assert request.rules.anchors.step_gap_ns == 250 * MS
     assert make_request(make_parser().parse_args(["report", "x", "--step", "3:"])).steps == range(
-        3, report.MAX_STEP + 1
+        3, command_options.MAX_STEP + 1
     )
 
 
 def test_choices_are_those_of_the_rules():
     from overlapwatch.timeline.phase_rules import PHASE_RULES
 
-    assert report.PHASE_RULES == PHASE_RULES
-    assert {phase.upper() for phase in report.PHASES} == {one.name for one in Phase} - {"OTHER"}
+    assert command_options.PHASE_RULES == PHASE_RULES
+    assert {phase.upper() for phase in command_options.PHASES} == {one.name for one in Phase} - {
+        "OTHER"
+    }
 
 
 def test_nonsense_is_refused_before_anything_is_read(opened, capsys):
@@ -219,7 +222,7 @@ def logs(tmp_path):
 
 def test_several_inputs_on_several_cores_are_the_same(logs, capsys, monkeypatch):
     alone = printed(capsys, *logs, "--json")
-    monkeypatch.setattr(inputs, "MANY_BYTES", 1)
+    monkeypatch.setattr(map_files, "MANY_BYTES", 1)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
     missing = f"{logs[0]}.gone"
     both = printed(capsys, *logs, missing, "--json")
@@ -238,7 +241,7 @@ def test_a_process_that_is_killed_does_not_stop_the_report(logs, capsys, monkeyp
     def broken(*_arguments):
         raise BrokenProcessPool
 
-    monkeypatch.setattr(inputs, "MANY_BYTES", 1)
+    monkeypatch.setattr(map_files, "MANY_BYTES", 1)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    monkeypatch.setattr(inputs, "_at_once", broken)
+    monkeypatch.setattr(map_files, "_in_a_pool", broken)
     assert "2 ranks ─" in printed(capsys, *logs)
