@@ -73,6 +73,10 @@ ready_venv() {
     # `--group` reads the development tools from pyproject.toml; pip knows it from 25.1 on.
     "$VENV/bin/python" -m pip install --help | grep -- --group >/dev/null || install pip constraints.txt -- --upgrade pip
     install test pyproject.toml constraints.txt -- -e '.[torch,fast,parquet]' --group dev
+    # Without what it needs for its own data sets (300 MB); what the tests need of it is in the group. From 3.11 on.
+    if "$VENV/bin/python" -c 'import sys; sys.exit(sys.version_info < (3, 11))'; then
+      install torchtitan constraints.txt -- --no-deps torchtitan
+    fi
     bash "$ROOT/scripts/fetch_megatron"
   else
     install demo pyproject.toml constraints.txt -- -e '.[torch]'

@@ -3,6 +3,7 @@
 Only variables on the list below are copied; an environment holds secrets.
 """
 
+import itertools
 import os
 import platform
 import secrets
@@ -59,6 +60,10 @@ def versions() -> dict[str, str]:
     return found
 
 
+_runs = itertools.count()
+"""One for each watch of this process: a second one, of a second training, is a run of its own."""
+
+
 def agree_on_run_id() -> str:
     """Return an id that all ranks of this run share, without a collective and without waiting.
 
@@ -66,14 +71,17 @@ def agree_on_run_id() -> str:
     launcher's run id serves, and without that each rank is a run of its own.
     """
     proposal = secrets.token_hex(4)
+    number = next(_runs)
     try:
         store = dist.distributed_c10d._get_default_store()  # noqa: SLF001
-        winner = store.compare_set("overlapwatch/run", "", proposal)
+        winner = store.compare_set(f"overlapwatch/run/{number}", "", proposal)
         return bytes(winner).decode() or proposal
     except (RuntimeError, ValueError, NotImplementedError, AttributeError) as error:
         log.debug("no run id from the job's store: %s", error)
     launcher = os.environ.get("TORCHELASTIC_RUN_ID", "none")
-    return launcher if launcher != "none" else proposal
+    if launcher == "none":
+        return proposal
+    return f"{launcher}-{number}" if number else launcher
 
 
 def header(

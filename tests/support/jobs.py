@@ -196,10 +196,13 @@ def run_ranks(
     timeout_s: float = 120,
     cwd: Path | None = None,
     fresh: bool = False,
+    preload: tuple[str, ...] = (),
     prefix: Prefix | None = None,
 ) -> JobResult:
     """Run a script on `world` ranks without torchrun and wait for all of them."""
-    with start_ranks(script, world, args=args, env=env, cwd=cwd, fresh=fresh, prefix=prefix) as job:
+    with start_ranks(
+        script, world, args=args, env=env, cwd=cwd, fresh=fresh, preload=preload, prefix=prefix
+    ) as job:
         return job.wait(timeout_s)
 
 
@@ -211,6 +214,7 @@ def start_ranks(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     fresh: bool = False,
+    preload: tuple[str, ...] = (),
     prefix: Prefix | None = None,
 ) -> RunningJob:
     """Start a script on `world` ranks and return the running job.
@@ -222,6 +226,7 @@ def start_ranks(
         env: variables added to the environment.
         cwd: working directory; the repository's root when None.
         fresh: start a new interpreter per rank rather than fork one that has imported torch.
+        preload: modules that the process to be forked has imported too, for those that take seconds.
         prefix: words before each rank's command; implies `fresh`.
     """
     directory = tempfile.TemporaryDirectory(prefix="overlapwatch-job-")
@@ -248,7 +253,8 @@ def start_ranks(
                         cwd=str(cwd or ROOT),
                         stdout=f"{directory.name}/{rank}.out",
                         stderr=f"{directory.name}/{rank}.err",
-                    )
+                    ),
+                    preload,
                 )
             job.processes.append(process)
     except BaseException:

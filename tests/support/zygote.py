@@ -9,6 +9,7 @@ Nothing of overlapwatch is imported here: a rank imports the code under test its
 
 import atexit
 import gc
+import importlib
 import json
 import os
 import runpy
@@ -38,26 +39,30 @@ class ForkedRank:
     """A rank that was forked: `subprocess.Popen` as far as the tests need it."""
 
     pid: int
+    client: "_Client"
     returncode: int | None = None
 
     def poll(self) -> int | None:
         """Return the returncode, or None while the rank runs."""
-        if self.returncode is None and _client is not None:
-            _client.read()
+        if self.returncode is None and self.client in _clients.values():
+            self.client.read()
         return self.returncode
 
 
 class _Client:
     """The tests' end of the two pipes."""
 
-    def __init__(self) -> None:
+    def __init__(self, preload: tuple[str, ...]) -> None:
         self.process = subprocess.Popen(
-            [sys.executable, __file__],
+            [sys.executable, __file__, *preload],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is pytest's business, which then ends the ranks
             env={
                 **os.environ,
+                "PYTHONPATH": os.pathsep.join(
+                    filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")])
+                ),
                 "OMP_NUM_THREADS": "1",
                 "PYTHONFAULTHANDLER": "1",
                 "PYTHONUNBUFFERED": "1",
@@ -87,7 +92,7 @@ class _Client:
             for line in lines:
                 what, pid, *code = json.loads(line)
                 if what == "started":
-                    self.running[pid] = ForkedRank(pid)
+                    self.running[pid] = ForkedRank(pid, self)
                     self.started.append(pid)
                 else:
                     self.running.pop(pid).returncode = code[0]
@@ -100,24 +105,22 @@ class _Client:
         self.process.stdout.close()
 
 
-_client: _Client | None = None
+_clients: dict[tuple[str, ...], _Client] = {}
 
 
-def fork_rank(rank: Rank) -> ForkedRank:
-    """Fork one rank from the zygote, which is started at the first call."""
-    global _client
-    if _client is None:
-        _client = _Client()
+def fork_rank(rank: Rank, preload: tuple[str, ...] = ()) -> ForkedRank:
+    """Fork one rank from a zygote that has imported these modules too; it is started at the first call."""
+    if not _clients:
         atexit.register(shut_down)
-    return _client.fork(rank)
+    if preload not in _clients:
+        _clients[preload] = _Client(preload)
+    return _clients[preload].fork(rank)
 
 
 def shut_down() -> None:
-    """End the zygote, if there is one. Its ranks must have ended."""
-    global _client
-    if _client is not None:
-        _client.close()
-        _client = None
+    """End the zygotes. Their ranks must have ended."""
+    while _clients:
+        _clients.popitem()[1].close()
 
 
 def _serve() -> Rank:
@@ -172,6 +175,8 @@ if __name__ == "__main__":
     import torch.distributed.fsdp
     from gloo import let_gloo_go  # this file runs as a script, beside it
 
+    for name in sys.argv[1:]:
+        importlib.import_module(name)
     let_gloo_go(torch.distributed)
     gc.freeze()  # the ranks share these objects' pages, and end faster for not visiting them
     _become(_serve())
