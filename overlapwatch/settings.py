@@ -64,9 +64,11 @@ def _words(_name: str, value: Any) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, (list, tuple)) else (value,)
 
 
-def _ranks(name: str, value: Any) -> tuple[int, ...] | None:
+def _ranks(name: str, value: Any) -> tuple[int, ...] | str | None:
     if value is None or value == "all":
         return None
+    if value == "auto":
+        return "auto"
     parse = _count(0, 1 << 30)
     return tuple(parse(name, part) for part in _words(name, value))
 
@@ -98,10 +100,16 @@ class Settings:
         "auto", _one_of(MODES), "how DDP is watched: passive (no hook registered) or hook"
     )
     sinks: tuple[Any, ...] = _setting(
-        ("stdout",), _words, "where step lines go: stdout, stderr, text:PATH, jsonl:PATH"
+        ("stdout",),
+        _words,
+        "where step lines go: stdout, stderr, text:PATH, jsonl:PATH; and metrics: tensorboard:DIR, "
+        "prometheus:PORT, prometheus-file:PATH, otel, wandb, mlflow",
     )
-    sink_ranks: tuple[int, ...] | None = _setting(
-        (0,), _ranks, "ranks that write step lines; 'all' for every one"
+    sink_ranks: tuple[int, ...] | str | None = _setting(
+        "auto",
+        _ranks,
+        "ranks that have the sinks, or 'all'; auto: rank 0, and every rank for prometheus, "
+        "prometheus-file and otel",
     )
     line_every: int = _setting(1, _count(1, 1 << 30), "write the step line of every Nth step")
     ranks_every: int | str = _setting(

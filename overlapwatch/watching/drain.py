@@ -19,7 +19,7 @@ from overlapwatch.accounting.summarize import summarize_step
 from overlapwatch.accounting.tail import reduced_by_module
 from overlapwatch.hooks.recorder import BackwardReport, FinishBound, Recorder, log
 from overlapwatch.log.frames import Clock, ClockPair, Counters, Events, Gradients, Names, Summaries
-from overlapwatch.log.sinks import StepSinks
+from overlapwatch.log.sinks import Standing, StepSinks
 from overlapwatch.log.writer import LogWriter
 from overlapwatch.reports.live import step_line
 from overlapwatch.reports.words import in_flight_sentence
@@ -173,6 +173,8 @@ class Drain:
         if everything or now - self._flushed_ns > FLUSH_NS:
             self._flush(now)
             self._look_for_hangs(now)
+            if self._sinks.metrics:
+                self._sinks.standing(self._standing(now))
             for action in self.now_and_then:
                 action()
         if self._writer is not None and (everything or now - self._counted_ns > COUNTERS_NS):
@@ -242,12 +244,14 @@ class Drain:
             every = self._settings.gradients_every
             if every and step.number % every == 0 and len(gradients):
                 self._writer.write(Gradients(gradients))
-        if step.number % self._settings.line_every == 0 or summary["flags"] & StepFlag.SLOW:
+        its_turn = step.number % self._settings.line_every == 0 or summary["flags"] & StepFlag.SLOW
+        line = None
+        if its_turn and self._sinks.lines:
             unit = "module" if reduced_by_module(timeline) else "bucket"
             line = step_line(summary, unit)
             if self.across is not None:
                 line += self.across.words(step.number)
-            self._sinks.step(summary, line)
+        self._sinks.step(summary, line)
 
     # -- what is written now and then --------------------------------------------------------------------------
 
@@ -274,6 +278,16 @@ class Drain:
                 log.warning("rank %s: %s", self._origin.rank, text)
                 if self._writer is not None:
                     self._writer.note(text)
+
+    def _standing(self, now: int) -> Standing:
+        launches = self._assembler.in_flight()["launch"]
+        return Standing(
+            in_flight=len(launches),
+            oldest_ns=now - int(launches.min()) if len(launches) else None,
+            records_lost=self._assembler.lost,
+            records_late=self._assembler.late,
+            drain_cpu_ns=self._spent_ns,
+        )
 
     def counters(self) -> dict[str, int]:
         """Return what the watch knows about itself, and the hardware counters where there are any."""

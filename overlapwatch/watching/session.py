@@ -29,6 +29,7 @@ from overlapwatch.hooks.recorder import Guard, Recorder, log
 from overlapwatch.hooks.steps import StepBoundaries
 from overlapwatch.log.sinks import StepSinks, open_sinks
 from overlapwatch.log.writer import LogWriter
+from overlapwatch.metrics import RunOfRank, makers
 from overlapwatch.reports.live import closing_lines
 from overlapwatch.ring import Ring, default_directories
 from overlapwatch.ring.abandoned import remove_abandoned
@@ -54,7 +55,11 @@ class Watch:
     """
 
     def __init__(
-        self, settings: Settings, device: torch.device, facts: Mapping[str, str] | None = None
+        self,
+        settings: Settings,
+        device: torch.device,
+        facts: Mapping[str, str] | None = None,
+        split: int | None = None,
     ) -> None:
         self.settings = settings
         self._facts = facts or {}
@@ -63,8 +68,8 @@ class Watch:
         self.pid = os.getpid()
         self._closed = False
         self._before_close: list[Callable[[], None]] = []
-        self._sinks = self._open_sinks()  # first, since it may refuse a setting
         run_id = agree_on_run_id()
+        self._sinks = self._make_sinks(run_id)  # before all else, since it may refuse a setting
         self.log_path = (
             settings.log_dir / f"rank{self.rank}-{run_id}.owlog" if settings.log_dir else None
         )
@@ -83,7 +88,7 @@ class Watch:
             )
             log.warning("%s%s", "; ".join(problems), nowhere)
         self._names = Names()
-        chosen = choose_times(device, settings, self._ring)
+        chosen = choose_times(device, settings, self._ring, split=split)
         self._device = chosen
         self._recorder = Recorder(self._ring, self._names, chosen.times, self._guard)
         self._install_ranges(on_device=device.type != "cpu")
@@ -154,13 +159,19 @@ class Watch:
             self.log_path, first, max_bytes=self.settings.max_log_mb * 1_000_000
         )
 
-    def _open_sinks(self) -> StepSinks:
-        ranks = self.settings.sink_ranks
-        self._chosen_sinks = self.settings.sinks if ranks is None or self.rank in ranks else ()
-        return open_sinks(self._chosen_sinks, self.rank)
+    def _make_sinks(self, run_id: str) -> StepSinks:
+        settings = self.settings
+        run = RunOfRank(
+            rank=self.rank,
+            local_rank=int(os.environ.get("LOCAL_RANK", self.rank)),
+            world=self.world,
+            run_id=run_id,
+        )
+        more = makers(run, settings.sink_ranks)
+        return open_sinks(settings.sinks, self.rank, ranks=settings.sink_ranks, more=more)
 
     def _tell_late_ranks(self, run_id: str) -> None:
-        if self.rank != 0 or self.settings.log_dir is None or not len(self._sinks):
+        if self.rank != 0 or self.settings.log_dir is None or not self._sinks.lines:
             return
         from overlapwatch.watching.across import (  # noqa: PLC0415 - slow to import, for one rank
             AcrossRanks,
@@ -209,6 +220,8 @@ class Watch:
         """Begin: the drain thread runs, the process's end will close the watch."""
         note_installed("watch")
         atexit.register(self._at_exit)
+        self._sinks.open()
+        self._say([f"overlapwatch: {place}" for place in self._sinks.places])
         self._drain.start()
 
     def _choose_shadow(self, step: int) -> None:
@@ -311,9 +324,8 @@ class Watch:
             self._recorder.ranges.close()
 
     def _say(self, lines: list[str]) -> None:
-        for name in ("stdout", "stderr"):
-            if name in self._chosen_sinks:
-                print(*lines, sep="\n", file=getattr(sys, name), flush=True)
+        for name in self._sinks.streams if lines else ():
+            print(*lines, sep="\n", file=getattr(sys, name), flush=True)
 
     def __enter__(self) -> "Watch":  # noqa: PYI034 - typing.Self needs Python 3.11
         return self
