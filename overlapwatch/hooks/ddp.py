@@ -3,14 +3,9 @@
 In: DDP modules, through public module hooks and one autograd hook a step. Out: PHASE and WAIT records, bucket ids for
 the collectives that the tap or the communication hook sees, and DDP's own per-parameter ready times for the drain.
 
-The spans of a backward, found without touching DDP (all callbacks run on the thread that called `backward()`):
-
-    tensor hook on the output   → backward begins
-    engine callback, queued then → last gradient computed = compute ends; DDP's own callback is already queued behind
-    engine callback, queued then → DDP has waited for its buckets = the wait ends
-
-Under a reentrant checkpoint DDP waits in the backward inside the backward, in which its last bucket was launched: there
-the last two are queued at that launch.
+The spans of a backward are found without touching DDP (see `backward`): its own callback, in which it waits for its
+buckets, lies between the last gradient and the end. Under a reentrant checkpoint DDP waits in the backward inside the
+backward, in which its last bucket was launched: there the wait is found by callbacks queued at that launch.
 
 Passive mode registers no communication hook and leaves the arithmetic alone. See `ddp_comm_hook` for the other mode.
 """
@@ -20,8 +15,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils._pytree import tree_leaves
 
+from overlapwatch.hooks.backward import BackwardSpan, call_at_end, follow, graph_task
 from overlapwatch.hooks.compiler import not_compiled
 from overlapwatch.hooks.ddp_layout import Layout, Stage, parameters_of, read_layout
 from overlapwatch.hooks.recorder import NEVER_NS, BackwardReport, Recorder, log
@@ -88,9 +83,10 @@ class DdpModule:
         self._forward_slot = -1
         self._forward_began = self._forward_returned = 0
         self._will_sync = False
-        self._task = -1
-        self._backward_slot = self._wait_slot = self._inner_wait_slot = -1
-        self._backwards_in_step = (0, 0)
+        self._wait_slot = self._inner_wait_slot = -1
+        self._backward = BackwardSpan(
+            recorder, "backward hook", self._backward_ended, self._compute_ended
+        )
         self._handles = [
             ddp.register_forward_pre_hook(self._before_forward),
             ddp.register_forward_hook(self._after_forward),
@@ -144,9 +140,7 @@ class DdpModule:
                 return
             self._will_sync = bool(self.ddp.require_backward_grad_sync)
             self._notice_rebuild()
-            for tensor in tree_leaves(output):
-                if isinstance(tensor, torch.Tensor) and tensor.grad_fn is not None:
-                    tensor.register_hook(self._backward_begins)
+            follow(output, self._backward_begins)
         except Exception as error:  # noqa: BLE001
             recorder.guard.trip("forward hook", error)
 
@@ -208,76 +202,47 @@ class DdpModule:
         if not recorder.on:
             return
         try:
-            task = torch._C._current_graph_task_id()  # noqa: SLF001
-            if task == self._task:  # another output of the same backward
+            if not self._backward.is_new():
                 return
-            self._task = task
             if self in self._running:  # the last backward raised before its callbacks ran
                 self._running.remove(self)
             self._running.append(self)
             self.next_bucket = 0
             self.launched = []
-            step, count = self._backwards_in_step
-            self._backwards_in_step = (recorder.step, count + 1 if step == recorder.step else 1)
-            if self._backwards_in_step[1] == 2 or not self._will_sync:
-                recorder.flag_step(StepFlag.ACCUMULATING)
-            self._backward_slot = -1
             self.in_hook = False
-            recorder.phase = Phase.BACKWARD
-            if recorder.recording:
-                self._backward_slot = recorder.begin(RecordKind.PHASE, Phase.BACKWARD, self.owner)
-            engine = torch.autograd.Variable._execution_engine  # noqa: SLF001
-            engine.queue_callback(self._compute_ended)
+            self._backward.begin(self.owner, reduces=self._will_sync)
         except Exception as error:  # noqa: BLE001
             recorder.guard.trip("backward hook", error)
 
-    @not_compiled
     def _compute_ended(self) -> None:
-        recorder = self._recorder
-        if not recorder.on:
-            return
-        try:
-            if self._backward_slot >= 0:
-                recorder.end(self._backward_slot)
-            self._wait_slot = -1
-            if self._will_sync:
-                # Also in a shadow step: the exposed wait is what compares a step with and without recording.
-                self._wait_slot = recorder.begin(RecordKind.WAIT, Phase.BACKWARD, self.owner)
-            engine = torch.autograd.Variable._execution_engine  # noqa: SLF001
-            engine.queue_callback(self._backward_ended)
-        except Exception as error:  # noqa: BLE001
-            recorder.guard.trip("backward hook", error)
+        self._wait_slot = -1
+        if self._will_sync:
+            # Also in a shadow step: the exposed wait is what compares a step with and without recording.
+            self._wait_slot = self._recorder.begin(RecordKind.WAIT, Phase.BACKWARD, self.owner)
 
-    @not_compiled
     def _backward_ended(self) -> None:
         recorder = self._recorder
-        if not recorder.on:
-            return
-        try:
-            if self._wait_slot >= 0:
-                recorder.end(self._wait_slot)
-            self._task = -1
-            self._running.remove(self)
-            if not self._running:
-                recorder.phase = Phase.OTHER
-            self._boundaries.backward_ended()
-            launched = self.launched
-            self.launched = []  # `Join` launches buckets outside a backward too
-            if launched and self._will_sync:
-                recorder.backward_reports.append(
-                    BackwardReport(
-                        recorder.step,
-                        self.index,
-                        self._statistics(),
-                        self._forward_began,
-                        self._forward_returned,
-                        recorder.now() if self._ddp_waits_for_all() else NEVER_NS,
-                        self.parameter_ids,
-                        launched,
-                    )
+        if self._wait_slot >= 0:
+            recorder.end(self._wait_slot)
+        self._running.remove(self)
+        if not self._running:
+            recorder.phase = Phase.OTHER
+        self._boundaries.backward_ended()
+        launched = self.launched
+        self.launched = []  # `Join` launches buckets outside a backward too
+        if launched and self._will_sync:
+            recorder.backward_reports.append(
+                BackwardReport(
+                    recorder.step,
+                    self.index,
+                    self._statistics(),
+                    self._forward_began,
+                    self._forward_returned,
+                    recorder.now() if self._ddp_waits_for_all() else NEVER_NS,
+                    self.parameter_ids,
+                    launched,
                 )
-        except Exception as error:  # noqa: BLE001
-            recorder.guard.trip("backward hook", error)
+            )
 
     def _ddp_waits_for_all(self) -> bool:
         """Whether what was recorded is over when DDP's wait is: DDP waits for what a user's hook returned, no more."""
@@ -325,10 +290,8 @@ class DdpModule:
 
     def _all_launched(self) -> None:
         """DDP now queues the callback in which it waits; in a reentrant checkpoint that is in the inner backward."""
-        inside = torch._C._current_graph_task_id()  # noqa: SLF001
-        if self._task != -1 and inside not in (-1, self._task):
-            engine = torch.autograd.Variable._execution_engine  # noqa: SLF001
-            engine.queue_callback(self._inner_wait_begins)
+        if self._backward.task != -1 and graph_task() not in (-1, self._backward.task):
+            call_at_end(self._inner_wait_begins)
 
     @not_compiled
     def _inner_wait_begins(self) -> None:
@@ -337,8 +300,7 @@ class DdpModule:
             return
         try:
             self._inner_wait_slot = recorder.begin(RecordKind.WAIT, Phase.BACKWARD, self.owner)
-            engine = torch.autograd.Variable._execution_engine  # noqa: SLF001
-            engine.queue_callback(self._inner_wait_ends)
+            call_at_end(self._inner_wait_ends)
         except Exception as error:  # noqa: BLE001 - whatever it is, it stays with us
             recorder.guard.trip("backward hook", error)
 

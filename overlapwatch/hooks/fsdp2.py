@@ -7,16 +7,15 @@ methods that we stand in front of call what was there, with what they were given
 What happens in each module is seen by `fsdp2_unit`, in each of its parameter groups by `fsdp2_groups`. Here are the
 spans of whole models, and what all share.
 
-The spans of a backward are found as for DDP (see `ddp`): FSDP queues its final callback behind our first and ahead of
-our second, so between the two is what is waited for at the end.
+The spans of a backward are found by `backward`: FSDP's final callback lies between the last gradient and the end, so
+that is what is waited for there.
 """
 
-from functools import partial
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
+from overlapwatch.hooks.backward import BackwardSpan, follow, graph_task
 from overlapwatch.hooks.compiler import not_compiled
 from overlapwatch.hooks.fsdp2_copies import CopyTap
 from overlapwatch.hooks.fsdp2_groups import Stage
@@ -24,7 +23,7 @@ from overlapwatch.hooks.fsdp2_layout import missing_in, name_of, read_units
 from overlapwatch.hooks.fsdp2_unit import WatchedUnit
 from overlapwatch.hooks.instrument import Context
 from overlapwatch.hooks.recorder import log
-from overlapwatch.vocabulary import CollectiveKind, NameKind, Phase, RecordKind, StepFlag
+from overlapwatch.vocabulary import CollectiveKind, NameKind, Phase, RecordKind
 
 _COLLECTIVES = (
     CollectiveKind.ALL_GATHER,
@@ -68,7 +67,7 @@ class WatchedPart:
         if not self._recorder.on:
             return
         try:
-            if torch._C._current_graph_task_id() == -1:  # noqa: SLF001
+            if graph_task() == -1:
                 self._instrument.forward_begins(self)
         except Exception as error:  # noqa: BLE001 - whatever it is, it stays with us
             self._recorder.guard.trip("FSDP2 forward hook", error)
@@ -78,13 +77,11 @@ class WatchedPart:
         if not self._recorder.on:
             return
         try:
-            if torch._C._current_graph_task_id() != -1:  # noqa: SLF001
+            if graph_task() != -1:
                 return
             self._instrument.forward_ends(self)
             if torch.is_grad_enabled():
-                for tensor in tree_leaves(output):
-                    if isinstance(tensor, torch.Tensor) and tensor.grad_fn is not None:
-                        tensor.register_hook(self._backward_begins)
+                follow(output, self._backward_begins)
         except Exception as error:  # noqa: BLE001 - whatever it is, it stays with us
             self._recorder.guard.trip("FSDP2 forward hook", error)
 
@@ -118,10 +115,12 @@ class Fsdp2Instrument:
         self._forward: WatchedPart | WatchedUnit | None = None  # who opened the forward span
         self._forward_slot = -1
         self._forwards = 0
-        self._task = -1
         self._backward: WatchedPart | WatchedUnit | None = None
-        self._backward_slot = self._wait_slot = -1
-        self._backwards_in_step = (0, 0)
+        self._reduces = False
+        self._wait_slot = -1
+        self._span = BackwardSpan(
+            context.recorder, "FSDP2 backward hook", self._backward_ended, self._compute_ended
+        )
         context.tap.claims.append(self.stage.claim)
 
     # -- attaching ---------------------------------------------------------------------------------------------
@@ -235,70 +234,41 @@ class Fsdp2Instrument:
 
     def backward_begins(self, who: WatchedPart | WatchedUnit) -> None:
         """A gradient has arrived at a model or unit; a backward begins unless one is running."""
-        task = torch._C._current_graph_task_id()  # noqa: SLF001
-        if task in (-1, self._task):
+        span = self._span
+        if graph_task() == -1 or not span.is_new():
             return
-        if self._task != -1 and not who.whole:  # a checkpoint's backward inside the backward
+        if span.task != -1 and not who.whole:  # a checkpoint's backward inside the backward
             return
-        recorder = self._recorder
         part = who if isinstance(who, WatchedPart) else who.part
-        self._task, self._backward = task, part or who
+        self._backward = part or who
         self._forward = None
         self.stage.fetching.clear()
-        reduces = self._will_reduce(self._backward)
-        step, count = self._backwards_in_step
-        self._backwards_in_step = (recorder.step, count + 1 if step == recorder.step else 1)
-        if self._backwards_in_step[1] == 2 or not reduces:
-            recorder.flag_step(StepFlag.ACCUMULATING)
-        recorder.phase = Phase.BACKWARD
-        self._backward_slot = self._wait_slot = -1
-        if recorder.recording:
-            self._backward_slot = recorder.begin(
-                RecordKind.PHASE, Phase.BACKWARD, self._backward.owner
-            )
-        engine = torch.autograd.Variable._execution_engine  # noqa: SLF001
-        engine.queue_callback(partial(self._compute_ended, task, reduces))
+        self._reduces = self._will_reduce(self._backward)
+        self._wait_slot = -1
+        span.begin(self._backward.owner, reduces=self._reduces)
 
     def _will_reduce(self, who: WatchedPart | WatchedUnit) -> bool:
         return any(group.group.reduces for unit in who.units for group in unit.groups)
 
-    @not_compiled
-    def _compute_ended(self, task: int, reduces: bool) -> None:  # noqa: FBT001 - a callback's
+    def _compute_ended(self) -> None:
         recorder = self._recorder
-        if not recorder.on or task != self._task or self._backward is None:
-            return
-        try:
-            if self._backward_slot >= 0:
-                recorder.end(self._backward_slot)
-            if reduces and recorder.recording:
-                self._wait_slot = recorder.begin(
-                    RecordKind.WAIT,
-                    Phase.BACKWARD,
-                    self._backward.owner,
-                    CollectiveKind.REDUCE_SCATTER,
-                )
-            engine = torch.autograd.Variable._execution_engine  # noqa: SLF001
-            engine.queue_callback(partial(self._backward_ended, task))
-        except Exception as error:  # noqa: BLE001 - whatever it is, it stays with us
-            recorder.guard.trip("FSDP2 backward hook", error)
+        if self._reduces and recorder.recording and self._backward is not None:
+            self._wait_slot = recorder.begin(
+                RecordKind.WAIT,
+                Phase.BACKWARD,
+                self._backward.owner,
+                CollectiveKind.REDUCE_SCATTER,
+            )
 
-    @not_compiled
-    def _backward_ended(self, task: int) -> None:
-        recorder = self._recorder
-        if not recorder.on or task != self._task or self._backward is None:
-            return
-        try:
-            if self._wait_slot >= 0:
-                recorder.end(self._wait_slot)
-            self._task = -1
-            self.stage.fetching.clear()
-            for unit in self._backward.units:
-                unit.backward_over()
-            self.stage.forget_unused_buffers()
-            recorder.phase = Phase.OTHER
-            self._boundaries.backward_ended()
-        except Exception as error:  # noqa: BLE001 - whatever it is, it stays with us
-            recorder.guard.trip("FSDP2 backward hook", error)
+    def _backward_ended(self) -> None:
+        if self._wait_slot >= 0:
+            self._recorder.end(self._wait_slot)
+        self.stage.fetching.clear()
+        for unit in self._backward.units if self._backward is not None else ():
+            unit.backward_over()
+        self.stage.forget_unused_buffers()
+        self._recorder.phase = Phase.OTHER
+        self._boundaries.backward_ended()
 
 
 _FORWARDS_TO_SETTLE = 2

@@ -97,8 +97,11 @@ def why_not(model: Any) -> str:
             )
         return ""
     for _, one in models_in(model):
-        names = [kind.__name__ for module in one.modules() for kind in type(module).__mro__[:-1]]
-        if "FullyShardedDataParallel" in names and "DistributedDataParallel" not in names:
+        kinds = {kind for module in one.modules() for kind in type(module).__mro__[:-1]}
+        names = {kind.__name__ for kind in kinds}
+        # Megatron-FSDP's wrapper has the name of FSDP1's.
+        ours = {kind.__name__ for kind in kinds if not kind.__module__.startswith("megatron")}
+        if "FullyShardedDataParallel" in ours and "DistributedDataParallel" not in names:
             return (
                 "the model is wrapped by FSDP1 (FullyShardedDataParallel), which cannot be watched: wrap it with "
                 "torch.distributed.fsdp.fully_shard() instead (FSDP2), module by module, and pass that"

@@ -82,6 +82,11 @@ def no_facts(_parts: list[Any]) -> dict[str, str]:
     return {}
 
 
+def not_split(_parts: list[Any]) -> int | None:
+    """Return that it is not known over how many ranks a layer is split."""
+    return None
+
+
 @dataclass(frozen=True, slots=True)
 class Kind:
     """One framework whose models can be watched.
@@ -93,6 +98,8 @@ class Kind:
         device: part → where its collectives run.
         make: makes the instrument.
         facts: parts → options of the framework that decide overlap, name → value in words; they go into the log.
+        split: parts → over how many ranks a layer or a sequence is split (tensor or context parallelism); None where
+            that is not known.
     """
 
     name: str
@@ -101,6 +108,7 @@ class Kind:
     device: Callable[[Any], torch.device]
     make: Callable[[Context], Instrument]
     facts: Callable[[list[Any]], dict[str, str]] = no_facts
+    split: Callable[[list[Any]], int | None] = not_split
 
 
 def models_in(model: Any) -> list[tuple[str, torch.nn.Module]]:

@@ -1,9 +1,9 @@
 """`watch()`: the one call a user makes, and what it says when it cannot be done.
 
-In: a model whose gradients are shared by a wrapper that we know (see `hooks/kinds.py`), or one that holds some, or a
-list of them. Out: a `Watch`. What was
-asked wrongly raises `ConfigurationError` here, before anything is touched; what fails on our side is one warning and a
-watch that does nothing.
+In: a model whose gradients are shared by a wrapper that we know (see `hooks/kinds.py`: PyTorch's DDP and FSDP2,
+Megatron-Core's), or one that holds some, or a list of them. Out: a `Watch`. What was asked wrongly raises
+`ConfigurationError` here, before anything is touched; what fails on our side is one warning and a watch that does
+nothing.
 """
 
 import os
@@ -25,11 +25,11 @@ _current: Watch | None = None
 
 
 def watch(model: Any, **settings: Any) -> Watch | NullWatch:
-    """Watch a DDP or FSDP2 model; the training loop does not change.
+    """Watch a DDP, FSDP2 or Megatron-Core model; the training loop does not change.
 
     Args:
-        model: a DistributedDataParallel module, a model wrapped by `fully_shard`, at the root or only further in, one
-            that contains some, a compiled one, or a list of them.
+        model: a DistributedDataParallel module, a model wrapped by `fully_shard`, at the root or only further in, the
+            model chunks that Megatron's `get_model` returns, one that contains some, a compiled one, or a list of them.
         **settings: the fields of `overlapwatch.settings.Settings`, such as `log_dir="runs/a"`; each can also be set as
             `OVERLAPWATCH_<NAME>`. `OVERLAPWATCH_DISABLE=1` makes this call do nothing.
 
@@ -63,7 +63,7 @@ def watch(model: Any, **settings: Any) -> Watch | NullWatch:
     started: Watch | None = None
     try:
         kind, _, part = found[0]
-        started = Watch(chosen, kind.device(part), _facts(found))
+        started = Watch(chosen, kind.device(part), _facts(found), _split(found))
         started.add(found)
         started.start()
     except ConfigurationError:
@@ -92,6 +92,16 @@ def _facts(found: list[tuple[Kind, str, Any]]) -> dict[str, str]:
     return told
 
 
+def _split(found: list[tuple[Kind, str, Any]]) -> int | None:
+    """Return over how many ranks a layer or a sequence is split, the most of any kind; None when that is not known."""
+    known = [
+        ranks
+        for kind in KINDS
+        if (ranks := kind.split([part for one, _, part in found if one is kind])) is not None
+    ]
+    return max(known, default=None)
+
+
 def _why_not(model: Any) -> str:
     """Say in one sentence what the model is and what to do."""
     models = model if isinstance(model, (list, tuple)) else [model]
@@ -105,6 +115,7 @@ def _why_not(model: Any) -> str:
         else (" after torch.distributed.init_process_group(), which has not been called yet either")
     )
     return (
-        f"{type(models[0]).__name__} is wrapped neither by DistributedDataParallel nor by fully_shard() (FSDP2): wrap "
-        f"the model first, as in model = DistributedDataParallel(model){group}, and pass the wrapped one"
+        f"{type(models[0]).__name__} is wrapped neither by DistributedDataParallel nor by fully_shard() (FSDP2) nor by "
+        "Megatron-Core: wrap the model first, as in model = DistributedDataParallel(model)"
+        f"{group}, and pass the wrapped one"
     )

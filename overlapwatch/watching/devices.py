@@ -29,7 +29,11 @@ class Chosen:
 
 
 def choose_times(
-    device: torch.device, settings: Settings, ring: Ring, environ: Mapping[str, str] = os.environ
+    device: torch.device,
+    settings: Settings,
+    ring: Ring,
+    environ: Mapping[str, str] = os.environ,
+    split: int | None = None,
 ) -> Chosen:
     """Return the times for a device.
 
@@ -38,12 +42,13 @@ def choose_times(
         settings: `events` overrides the policy.
         ring: where times are stored.
         environ: decides whether timed events are safe (see hooks/hazard.py).
+        split: over how many ranks a layer or a sequence is split; None when not known.
     """
     host = HostClock()
     major = None
     if device.type == "cuda" and torch.cuda.is_available():
         major = torch.cuda.get_device_capability(device)[0]
-    plan = event_policy(device.type, environ, major, None, settings.events)
+    plan = event_policy(device.type, environ, major, split, settings.events)
     for warning in plan.warnings:
         log.warning("%s", warning)
     if plan.policy is EventPolicy.HOST_ONLY:

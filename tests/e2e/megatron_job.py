@@ -63,7 +63,12 @@ def surroundings(chunks: list[Any]) -> dict[str, Any]:
         found[op] = torch._C._dispatch_dump(f"c10d::{op}")
     for number, chunk in enumerate(chunks):
         found[f"attributes of chunk {number}"] = sorted(vars(chunk))
-        for place, group in enumerate(chunk.bucket_groups + chunk.expert_parallel_bucket_groups):
+        groups = [
+            group
+            for name in ("bucket_groups", "expert_parallel_bucket_groups")
+            for group in getattr(chunk, name, ())
+        ]
+        for place, group in enumerate(groups):
             found[f"attributes of {number}.{place}"] = sorted(vars(group))
         for name, module in chunk.named_modules():
             found[f"hooks of {number} {name}"] = (

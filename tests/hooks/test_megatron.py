@@ -13,11 +13,12 @@ import torch
 import torch.distributed as dist
 
 from overlapwatch.hooks.c10d import CollectiveTap
+from overlapwatch.hooks.ddp_attach import DDP
 from overlapwatch.hooks.instrument import Context
 from overlapwatch.hooks.megatron.bucket_groups import BucketGroup
 from overlapwatch.hooks.megatron.detect import Wrapper, find_megatron
 from overlapwatch.hooks.megatron.kind import MEGATRON
-from overlapwatch.hooks.megatron.knobs import facts
+from overlapwatch.hooks.megatron.options import facts
 from overlapwatch.hooks.megatron.owners import Claim, Owners
 from overlapwatch.hooks.megatron.patches import Patch
 from overlapwatch.hooks.megatron.pipeline import Pipeline
@@ -31,6 +32,7 @@ from overlapwatch.vocabulary import (
     RecordKind,
     StepFlag,
 )
+from overlapwatch.watching import _split
 from tests.hooks.conftest import Bench
 
 DDP_MODULE = "megatron.core.distributed.distributed_data_parallel"
@@ -143,8 +145,8 @@ class Reducing(torch.autograd.Function):
         return gradient * 2
 
 
-def test_nodes_belong_to_the_innermost_module_that_made_them() -> None:
-    owners = Reducing.owners = Owners()
+def test_nodes_belong_to_the_innermost_module_that_made_them(bench: Bench) -> None:
+    owners = Reducing.owners = Owners(bench.recorder)
     inner, outer = Claim(1), Claim(2)
     x = torch.ones(2, requires_grad=True)
     middle = Reducing.apply(x)
@@ -158,8 +160,8 @@ def test_nodes_belong_to_the_innermost_module_that_made_them() -> None:
     assert owners.current is None  # outside a backward
 
 
-def test_tags_stop_at_the_inputs() -> None:
-    owners = Reducing.owners = Owners()
+def test_tags_stop_at_the_inputs(bench: Bench) -> None:
+    owners = Reducing.owners = Owners(bench.recorder)
     claim = Claim(1)
     x = torch.ones(2, requires_grad=True)
     given = Reducing.apply(x)
@@ -169,8 +171,35 @@ def test_tags_stop_at_the_inputs() -> None:
     assert Reducing.asked == [None]
 
 
-def test_what_an_exception_left_on_the_stack_goes_with_what_was_below() -> None:
-    owners = Owners()
+def test_a_module_owns_what_it_does_behind_a_module_in_it(bench: Bench) -> None:
+    """As a Mamba mixer does: it exchanges, and its projection comes last."""
+    owners = Reducing.owners = Owners(bench.recorder)
+    inner, outer = Claim(1), Claim(2)
+    x = torch.ones(2, requires_grad=True)
+    given = Reducing.apply(x) * 2  # nobody's, and a node of C++ between
+    exchanged = Reducing.apply(given)
+    projected = Reducing.apply(exchanged)
+    owners.tag(inner, [projected], [exchanged])
+    owners.tag(outer, [projected], [given])
+    Reducing.asked.clear()
+    projected.sum().backward()
+    assert Reducing.asked == [inner, outer, None]
+
+
+def test_in_a_backward_that_nobody_announced_the_wrapper_answers(bench: Bench) -> None:
+    owners = Reducing.owners = Owners(bench.recorder)
+    owners.of_backward = Claim(3)
+    bench.recorder.phase = Phase.OTHER
+    assert owners.claim(CollectiveKind.ALL_GATHER, None, None) is None  # outside a backward
+    assert bench.recorder.phase == Phase.OTHER
+    Reducing.asked.clear()
+    Reducing.apply(torch.ones(2, requires_grad=True)).sum().backward()
+    assert Reducing.asked == [owners.of_backward]
+    assert bench.recorder.phase == Phase.BACKWARD
+
+
+def test_what_an_exception_left_on_the_stack_goes_with_what_was_below(bench: Bench) -> None:
+    owners = Owners(bench.recorder)
     outer, inner = Claim(1), Claim(2)
     owners.push(outer)
     owners.push(inner)  # its forward raised
@@ -267,7 +296,7 @@ def watched(bench: Bench, group: None) -> Iterator[Any]:
             p: bench.names.intern(NameKind.PARAMETER, f"p{number}")
             for number, p in enumerate(parameters)
         }
-        owners = Owners()
+        owners = Owners(bench.recorder)
         tap = CollectiveTap(bench.recorder, frozenset({"cpu"}))
         tap.claims.append(owners.claim)
         tap.install()
@@ -414,7 +443,7 @@ class Work:
 @pytest.fixture
 def exchange(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A communicating function of a module, as releases up to 0.13 have it, whose sends and receives tell the tap."""
-    owners = Owners()
+    owners = Owners(bench.recorder)
     phases: list[int] = []
 
     def tell(tensor: torch.Tensor) -> None:
@@ -505,6 +534,17 @@ def test_options_as_given_and_as_in_force() -> None:
         "megatron pipeline rank": "1",
     }
     assert facts([]) == {}
+
+
+@pytest.mark.usefixtures("megatron")
+def test_over_how_many_ranks_a_layer_is_split() -> None:
+    ddp = FakeDdp()
+    ddp.config = SimpleNamespace(tensor_model_parallel_size=2, context_parallel_size=4)
+    assert MEGATRON.split(find_megatron(ddp)) == 4
+    assert _split([(MEGATRON, "", one) for one in find_megatron(ddp)]) == 4
+    del ddp.config
+    assert MEGATRON.split(find_megatron(ddp)) is None
+    assert _split([(DDP, "", torch.nn.Linear(2, 2))]) is None
 
 
 # -- the whole -----------------------------------------------------------------------------------

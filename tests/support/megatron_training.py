@@ -9,6 +9,7 @@ import contextlib
 import hashlib
 import importlib.util
 import inspect
+import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -30,14 +31,16 @@ class Layout:
     pipeline: int = 1
     virtual: int | None = None
     expert: int = 1
+    context: int = 1  # parts of a sequence; the model is then one of Mamba layers
     sequence_parallel: bool = False
+    fsdp: bool = False  # Megatron's own, everything sharded
     distributed_optimizer: bool = False
     overlap_gradients: bool = True
     overlap_parameters: bool = False
     bucket_size: Any = 6_000
     experts: int = 0
     microbatches: int = 2
-    layers: int = 4
+    layers: int = 2
     width: int = 32
     recompute: bool = False
     steps: int = 4
@@ -93,6 +96,7 @@ def build(layout: Layout) -> tuple[list[Any], Any, Any]:
         pipeline_model_parallel_size=layout.pipeline,
         virtual_pipeline_model_parallel_size=layout.virtual,
         expert_model_parallel_size=layout.expert,
+        context_parallel_size=layout.context,
     )
     tensor_parallel.model_parallel_cuda_manual_seed(7)
     torch.manual_seed(7)
@@ -105,6 +109,7 @@ def build(layout: Layout) -> tuple[list[Any], Any, Any]:
         "pipeline_model_parallel_size": layout.pipeline,
         "virtual_pipeline_model_parallel_size": layout.virtual,
         "expert_model_parallel_size": layout.expert,
+        "context_parallel_size": layout.context,
         "sequence_parallel": layout.sequence_parallel,
         "pipeline_dtype": torch.float32,
         "gradient_accumulation_fusion": False,
@@ -125,6 +130,13 @@ def build(layout: Layout) -> tuple[list[Any], Any, Any]:
             "add_bias_linear": False,
         }
         sys.modules["cpu_compat"].repair_experts()
+    if layout.context > 1:
+        options |= {
+            "mamba_head_dim": 8,
+            "mamba_state_dim": 8,
+            "mamba_num_groups": 4,
+            "add_bias_linear": False,
+        }
     if layout.recompute:
         options |= {
             "recompute_granularity": "full",
@@ -139,14 +151,15 @@ def build(layout: Layout) -> tuple[list[Any], Any, Any]:
         parts.input_layernorm = parts.pre_mlp_layernorm = _Norm
         spec = TransformerBlockSubmodules([spec] * layout.layers, layer_norm=_Norm)
     chunks = []
-    wrap = DistributedDataParallelConfig(
-        overlap_grad_reduce=layout.overlap_gradients,
-        overlap_param_gather=layout.overlap_parameters,
-        use_distributed_optimizer=layout.distributed_optimizer,
-        bucket_size=layout.bucket_size,
-        grad_reduce_in_fp32=True,
-        check_for_nan_in_grad=False,
-    )
+    wrap: dict[str, Any] = {
+        "overlap_grad_reduce": layout.overlap_gradients,
+        "overlap_param_gather": layout.overlap_parameters,
+        "use_distributed_optimizer": layout.distributed_optimizer,
+        "bucket_size": layout.bucket_size,
+        "grad_reduce_in_fp32": True,
+        "check_for_nan_in_grad": False,
+    }
+    wrap_config = DistributedDataParallelConfig(**wrap)
     for number in range(layout.virtual or 1):
         stage: dict[str, Any] = {}
         if layout.virtual:
@@ -154,18 +167,30 @@ def build(layout: Layout) -> tuple[list[Any], Any, Any]:
             if "vp_stage" in inspect.signature(parallel_state.is_pipeline_first_stage).parameters:
                 stage = {"ignore_virtual": False, "vp_stage": number}
         more = {"vp_stage": number} if layout.virtual else {}
-        gpt = GPTModel(
-            config=config,
-            transformer_layer_spec=spec,
-            vocab_size=VOCABULARY,
-            max_sequence_length=CONTEXT,
-            pre_process=parallel_state.is_pipeline_first_stage(**stage),
-            post_process=parallel_state.is_pipeline_last_stage(**stage),
-            share_embeddings_and_output_weights=False,
-            **known(GPTModel.__init__, **more),
+        shared = {
+            "config": config,
+            "vocab_size": VOCABULARY,
+            "max_sequence_length": CONTEXT,
+            "pre_process": parallel_state.is_pipeline_first_stage(**stage),
+            "post_process": parallel_state.is_pipeline_last_stage(**stage),
+            "share_embeddings_and_output_weights": False,
+        }
+        if layout.context > 1:
+            model = _mamba(shared, layout.layers)
+        else:
+            model = GPTModel(
+                transformer_layer_spec=spec, **shared, **known(GPTModel.__init__, **more)
+            )
+        model.model_type = _model_type()
+        if layout.fsdp:
+            from tests.support import megatron_fsdp
+
+            wrapped, sharded = megatron_fsdp.wrap(config, wrap, model)
+            config.no_sync_func = wrapped.no_sync
+            return [wrapped], sharded, config
+        chunks.append(
+            DistributedDataParallel(config, wrap_config, model, disable_bucketing=number > 0)
         )
-        gpt.model_type = _model_type()
-        chunks.append(DistributedDataParallel(config, wrap, gpt, disable_bucketing=number > 0))
     optimizer = get_megatron_optimizer(
         OptimizerConfig(
             optimizer="adam",
@@ -188,6 +213,14 @@ def build(layout: Layout) -> tuple[list[Any], Any, Any]:
     return chunks, optimizer, config
 
 
+def _mamba(shared: dict[str, Any], layers: int) -> Any:
+    from megatron.core.models.mamba import MambaModel
+
+    from tests.support.megatron_mamba import mamba_spec
+
+    return MambaModel(mamba_stack_spec=mamba_spec(), hybrid_override_pattern="M" * layers, **shared)
+
+
 def _model_type() -> Any:
     from megatron.core.enums import ModelType
 
@@ -206,6 +239,7 @@ def forward_step(source: Iterator[Any], model: Any) -> tuple[Any, Any]:
     """One microbatch, as `get_forward_backward_func` asks for it."""
     tokens, labels = next(source)
     positions = torch.arange(CONTEXT).expand_as(tokens)
+    tokens, labels, positions = (_of_this_rank(one) for one in (tokens, labels, positions))
     mask = torch.ones(1, 1, CONTEXT, CONTEXT, dtype=torch.bool).triu(1)
     output = model(tokens, positions, mask, labels=labels)
 
@@ -216,12 +250,27 @@ def forward_step(source: Iterator[Any], model: Any) -> tuple[Any, Any]:
     return output, loss_of
 
 
+def _of_this_rank(sequence: torch.Tensor) -> torch.Tensor:
+    """Return this rank's part of `[batch, length]`: one piece from the front and its counterpart from the back."""
+    from megatron.core import parallel_state
+
+    ranks = parallel_state.get_context_parallel_world_size()
+    if ranks == 1:
+        return sequence
+    rank = parallel_state.get_context_parallel_rank()
+    pieces = sequence.chunk(2 * ranks, dim=1)
+    return torch.cat([pieces[rank], pieces[2 * ranks - 1 - rank]], dim=1)
+
+
 def train(
     layout: Layout,
     attach: Callable[[list[Any]], Any] = lambda _chunks: contextlib.nullcontext(),
-    each_step: Callable[[int], None] = lambda _step: None,
+    each_step: Callable[[int], object] = lambda _step: None,
 ) -> Trained:
-    """Train for some steps; `attach(chunks)` is called before the first and its result is a context manager."""
+    """Train for some steps; `attach(chunks)` is called before the first and its result is a context manager.
+
+    What `each_step` returns True after is the last one.
+    """
     from megatron.core import parallel_state
     from megatron.core.pipeline_parallel import get_forward_backward_func
 
@@ -247,8 +296,11 @@ def train(
                 )
                 optimizer.step()
                 losses += [float(one["loss"]).hex() for one in told]
-                each_step(step)
-            if layout.overlap_parameters:  # the parameters of the last step are gathered
+                if each_step(step) is True:
+                    break
+            if (
+                layout.overlap_parameters and not layout.fsdp
+            ):  # the parameters of the last step are gathered
                 for chunk in chunks:
                     chunk.start_param_sync(force_sync=True)
         return Trained(losses, digest(chunks), chunks)
@@ -261,7 +313,8 @@ def digest(chunks: list[Any]) -> str:
     total = hashlib.sha256()
     for chunk in chunks:
         for parameter in chunk.parameters():
-            total.update(parameter.detach().reshape(-1).view(torch.uint8).numpy().tobytes())
+            own = parameter.to_local() if hasattr(parameter, "to_local") else parameter
+            total.update(own.detach().reshape(-1).view(torch.uint8).numpy().tobytes())
     return total.hexdigest()
 
 
@@ -275,17 +328,25 @@ LAYOUTS = {
     "vpp": Layout(
         pipeline=2,
         virtual=2,
+        layers=4,
         microbatches=4,
         distributed_optimizer=True,
         overlap_parameters=True,
         changes={"overlap_p2p_comm": True},
     ),
     "ep": Layout(expert=2, experts=4),
+    "cp": Layout(context=2),
+    "fsdp": Layout(fsdp=True, overlap_parameters=True, microbatches=1),
     "recompute": Layout(tensor=2, sequence_parallel=True, recompute=True),
 }
 
 
 def init() -> None:
-    """Make the process group of a rank."""
+    """Make the process group of a rank, and keep Megatron's import from taking seconds.
+
+    It decorates functions with torch.compile, none of which runs on a CPU here, and imports wandb where that is installed.
+    """
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"
+    sys.modules.setdefault("wandb", None)  # type: ignore[arg-type]
     dist.init_process_group("gloo")
     pretend()

@@ -3,8 +3,7 @@
 In: a chunk that Megatron wrapped. Out: PHASE records, step boundaries, and a `BucketGroup` for each of Megatron's.
 
     forward hooks of the wrapper      → forward begins and ends
-    tensor hook on its output         → backward begins
-    engine callback, queued then      → backward ends: its last gradient is computed
+    its output (see `backward`)       → backward begins, and ends with its last gradient
     `zero_grad_buffer` of the wrapper → an iteration begins. Pipeline stages communicate before their first forward, so
                                         a step must not wait for that to begin; and this is seen even where the
                                         optimizer is not (a step skipped for an overflow, weights kept elsewhere)
@@ -14,16 +13,17 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
+from overlapwatch.hooks.backward import BackwardSpan, follow
 from overlapwatch.hooks.compiler import not_compiled
 from overlapwatch.hooks.instrument import Context
 from overlapwatch.hooks.megatron.bucket_groups import BucketGroup
 from overlapwatch.hooks.megatron.detect import Chunk
 from overlapwatch.hooks.megatron.owners import Claim, Owners, in_backward
 from overlapwatch.hooks.megatron.patches import Patches
+from overlapwatch.hooks.megatron.regroup import LISTS
 from overlapwatch.hooks.megatron.waits import Waits
-from overlapwatch.vocabulary import NameKind, Phase, RecordKind, StepFlag
+from overlapwatch.vocabulary import NameKind, Phase, RecordKind
 
 
 class WatchedChunk:
@@ -72,29 +72,42 @@ class WatchedChunk:
         }
         self._ids = {id(parameter) for parameter in self._parameters}
         self._storages = _storages(chunk, self._parameters)
-        self._forward_slot = self._backward_slot = -1
-        self._task = -1
-        self._backwards = (0, 0)
+        self._forward_slot = -1
+        self._backward = BackwardSpan(context.recorder, "backward hook", self._backward_ended)
         self._patches = Patches()
         self._patches.add(chunk.module, "zero_grad_buffer", self._wrap_zero)
         self._patches.add(chunk.module, "start_param_sync", self._wrap_gather)
-        self.groups = [
-            BucketGroup(
-                group,
-                self.prefix + text,
-                self._parameters,
-                groups + number,
-                context.recorder,
-                owners,
-                waits,
-                lambda: context.boundaries.optimizer_has_stepped,
-            )
-            for number, (group, text) in enumerate(_labelled(chunk))
-        ]
+        self._waits = waits
+        self._first_group = groups
+        self._built_in = _numbers(chunk)
+        self.groups: list[BucketGroup] = []
+        self.follow_groups()
         self._handles = [
             chunk.module.register_forward_pre_hook(self._before_forward),
             chunk.module.register_forward_hook(self._after_forward, always_call=True),
         ]
+
+    def follow_groups(self) -> None:
+        """Watch the bucket groups that the chunk has now: those it had before and has no more are left as they were."""
+        watched = {id(one.group): one for one in self.groups}
+        self.groups = []
+        for number, (group, text) in enumerate(_labelled(self.chunk, self._built_in)):
+            known = watched.pop(id(group), None)
+            self.groups.append(
+                known
+                or BucketGroup(
+                    group,
+                    self.prefix + text,
+                    self._parameters,
+                    self._first_group + number,
+                    self._recorder,
+                    self._owners,
+                    self._waits,
+                    lambda: self._boundaries.optimizer_has_stepped,
+                )
+            )
+        for gone in watched.values():
+            gone.remove()
 
     def holds(self, parameter: torch.Tensor) -> bool:
         """Whether an optimizer that steps this tensor steps the chunk: it, a piece of a buffer, or its main copy."""
@@ -164,9 +177,7 @@ class WatchedChunk:
                 recorder.phase = Phase.OTHER
             if not recorder.on or not torch.is_grad_enabled():
                 return
-            for tensor in tree_leaves(output):
-                if isinstance(tensor, torch.Tensor) and tensor.grad_fn is not None:
-                    tensor.register_hook(self._backward_begins)
+            follow(output, self._backward_begins)
         except Exception as error:  # noqa: BLE001
             recorder.guard.trip("forward hook", error)
 
@@ -178,37 +189,14 @@ class WatchedChunk:
         if not recorder.on:
             return
         try:
-            task = torch._C._current_graph_task_id()  # noqa: SLF001
-            if task == self._task:  # another output of the same backward
-                return
-            self._task = task
-            step, count = self._backwards
-            self._backwards = (recorder.step, count + 1 if step == recorder.step else 1)
-            if self._backwards[1] == 2:
-                recorder.flag_step(StepFlag.ACCUMULATING)
-            recorder.phase = Phase.BACKWARD
-            self._backward_slot = -1
-            if recorder.recording:
-                self._backward_slot = recorder.begin(RecordKind.PHASE, Phase.BACKWARD, self.owner)
-            engine = torch.autograd.Variable._execution_engine  # noqa: SLF001
-            engine.queue_callback(self._backward_ended)
-        except Exception as error:  # noqa: BLE001
+            if self._backward.is_new():
+                self._backward.begin(self.owner)
+        except Exception as error:  # noqa: BLE001 - whatever it is, it stays with us
             recorder.guard.trip("backward hook", error)
 
-    @not_compiled
     def _backward_ended(self) -> None:
-        recorder = self._recorder
-        if not recorder.on:
-            return
-        try:
-            if self._backward_slot >= 0:
-                recorder.end(self._backward_slot)
-                self._backward_slot = -1
-            self._task = -1
-            recorder.phase = Phase.OTHER
-            self._boundaries.backward_ended()
-        except Exception as error:  # noqa: BLE001
-            recorder.guard.trip("backward hook", error)
+        self._recorder.phase = Phase.OTHER
+        self._boundaries.backward_ended()
 
     def remove(self) -> None:
         """Leave the chunk as it was."""
@@ -228,12 +216,25 @@ def _unwrapped(wrapper: Any) -> torch.nn.Module:
     return model  # type: ignore[no-any-return]
 
 
-def _labelled(chunk: Chunk) -> list[tuple[Any, str]]:
-    """Return each bucket group with what it is called: "bucket group 2", "expert bucket group 0"."""
-    dense = list(getattr(chunk.module, "bucket_groups", ()))
-    experts = list(getattr(chunk.module, "expert_parallel_bucket_groups", ()))
-    named = [(group, f"bucket group {number}") for number, group in enumerate(dense)]
-    named += [(group, f"expert bucket group {number}") for number, group in enumerate(experts)]
+def _numbers(chunk: Chunk) -> dict[torch.Tensor, int]:
+    """Return, by parameter, the number of the group that Megatron put it in; dense and expert ones each from 0."""
+    return {
+        parameter: number
+        for name in LISTS
+        for number, group in enumerate(getattr(chunk.module, name, ()))
+        for parameter in group.params
+    }
+
+
+def _labelled(chunk: Chunk, built_in: dict[torch.Tensor, int]) -> list[tuple[Any, str]]:
+    """Return each bucket group with what it is called: "bucket group 2", "expert bucket groups 0 to 1" (merged)."""
+    named = []
+    for name, word in zip(LISTS, ("bucket group", "expert bucket group"), strict=True):
+        for group in getattr(chunk.module, name, ()):
+            numbers = sorted({built_in[parameter] for parameter in group.params})
+            first, last = numbers[0], numbers[-1]
+            text = f"{word} {first}" if first == last else f"{word}s {first} to {last}"
+            named.append((group, text))
     return named
 
 

@@ -21,7 +21,8 @@ class Wrapper(Enum):
     TORCH_FSDP2 = "megatron torch-fsdp2"
 
 
-# Where each release has had the class; custom_fsdp is what Megatron-FSDP was called up to 0.13.
+# Where each release has had the class; custom_fsdp is what Megatron-FSDP was called up to 0.13. It is a package of its
+# own too, and Megatron-Core brings a copy that it wraps once more.
 _CLASSES = (
     (Wrapper.DDP, "megatron.core.distributed.distributed_data_parallel", "DistributedDataParallel"),
     (
@@ -35,6 +36,11 @@ _CLASSES = (
         "FullyShardedDataParallel",
     ),
     (Wrapper.FSDP, "megatron_fsdp.megatron_fsdp", "MegatronFSDP"),
+    (
+        Wrapper.FSDP,
+        "megatron.core.distributed.fsdp.src.megatron_fsdp.megatron_fsdp",
+        "MegatronFSDP",
+    ),
     (
         Wrapper.TORCH_FSDP2,
         "megatron.core.distributed.torch_fully_sharded_data_parallel",

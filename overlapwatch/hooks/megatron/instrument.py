@@ -8,13 +8,16 @@ and phase; which parameters each carries is not told. A model in Megatron's wrap
 here: it holds FSDP2 modules, which are watched as such.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 
 from overlapwatch.hooks.instrument import Context
+from overlapwatch.hooks.knobs import Knob
 from overlapwatch.hooks.megatron.chunk import WatchedChunk
-from overlapwatch.hooks.megatron.detect import Chunk
+from overlapwatch.hooks.megatron.detect import Chunk, Wrapper
+from overlapwatch.hooks.megatron.knobs import Switches, is_tunable, megatron_knobs, switches_of
 from overlapwatch.hooks.megatron.layers import Layers
 from overlapwatch.hooks.megatron.moe import Experts
 from overlapwatch.hooks.megatron.owners import Owners
@@ -28,8 +31,9 @@ class MegatronInstrument:
     def __init__(self, context: Context) -> None:
         recorder = context.recorder
         self._context = context
-        self._owners, self._waits = Owners(), Waits(recorder)
+        self._owners, self._waits = Owners(recorder), Waits(recorder)
         self._chunks: list[WatchedChunk] = []
+        self._switches: list[Switches] = []
         self._layers = Layers(recorder, self._owners, self._waits)
         self._experts = Experts(recorder, self._owners)
         self._pipeline = Pipeline(recorder, self._owners, self._waits)
@@ -54,9 +58,22 @@ class MegatronInstrument:
         groups = sum(len(chunk.groups) for chunk in self._chunks)
         chunk = WatchedChunk(part, label, groups, self._context, self._owners, self._waits)
         self._chunks.append(chunk)
+        if part.wrapper is Wrapper.FSDP:
+            self._owners.of_backward = chunk.claim
         self._layers.add(chunk.names)
         self._experts.add(chunk.names)
         self._context.boundaries.forget_relevance()
+
+    def knobs(self) -> Mapping[str, Knob]:
+        """Return what can be changed while the job runs."""
+        guard = self._context.recorder.guard
+        known = {id(one.chunk) for one in self._switches}
+        self._switches += [
+            switches_of(chunk, lambda error: guard.trip("change of a setting", error))
+            for chunk in self._chunks
+            if is_tunable(chunk) and id(chunk) not in known
+        ]
+        return megatron_knobs(self._chunks, self._switches)
 
     def remove(self, *, at_exit: bool) -> None:  # noqa: ARG002 - everything can be taken out at any time
         """Leave the chunks and Megatron's modules as they were."""

@@ -35,9 +35,19 @@ def _make(context: Context) -> Instrument:
 def _facts(parts: list[Any]) -> dict[str, str]:
     if not parts:
         return {}
-    from overlapwatch.hooks.megatron.knobs import facts  # noqa: PLC0415
+    from overlapwatch.hooks.megatron.options import facts  # noqa: PLC0415
 
     return facts(parts)
 
 
-MEGATRON = Kind("Megatron-Core", _find, _nothing_to_say, _device, _make, _facts)
+def _split(parts: list[Any]) -> int | None:
+    sizes = [
+        size
+        for part in parts
+        for name in ("tensor_model_parallel_size", "context_parallel_size")
+        if isinstance(size := getattr(getattr(part.module, "config", None), name, None), int)
+    ]
+    return max(sizes, default=None)
+
+
+MEGATRON = Kind("Megatron-Core", _find, _nothing_to_say, _device, _make, _facts, _split)

@@ -1,139 +1,273 @@
-"""The options of Megatron-Core that decide overlap, as they are in force, in words.
+"""Settings of Megatron-Core that can be changed between two steps.
 
-In: model chunks that Megatron wrapped. Out: facts (name -> value, all text) that go into the log beside the environment
-variables, for the report to hold against what was measured. Option names are Megatron's. What a release does not have
-is left out. Sizes of buckets are told as Megatron counts them (elements) and in bytes; what is given and what is in
-force may differ, and both are told.
+In: watched model chunks. Out: knobs for the overlap of gradients, the overlap of parameters, and for how many bucket
+groups are sent as one. Each is there for every chunk that Megatron wrapped; where one cannot be changed in this job, it
+says so when it is asked for a value. None of them sends a collective of its own.
 """
 
-import sys
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
-from overlapwatch.hooks.megatron.detect import Chunk
+from overlapwatch.errors import ConfigurationError
+from overlapwatch.hooks.knobs import Knob
+from overlapwatch.hooks.megatron.chunk import WatchedChunk
+from overlapwatch.hooks.megatron.detect import Wrapper
+from overlapwatch.hooks.megatron.overlap import GradientOverlap, ParameterOverlap
+from overlapwatch.hooks.megatron.regroup import Grouping
 
-PREFIX = "megatron "
-"""Before the name of each fact."""
+_SAME_BITS = "results keep their bits: only when it is sent changes"
 
-_OF_DATA_PARALLEL = (
-    "overlap_grad_reduce",
-    "overlap_param_gather",
-    "align_param_gather",
-    "use_distributed_optimizer",
-    "num_distributed_optimizer_instances",
-    "reduce_scatter_with_fp32_accumulation",
-    "average_in_collective",
-    "grad_reduce_in_fp32",
-    "fp8_param_gather",
-    "pad_buckets_for_high_nccl_busbw",
-    "nccl_ub",
-    "delay_wgrad_compute",
-    "data_parallel_sharding_strategy",
+
+class Switches(NamedTuple):
+    """What can be changed in one chunk; outlives a sweep, since what a sweep left in force stays."""
+
+    chunk: WatchedChunk
+    gradients: GradientOverlap
+    parameters: ParameterOverlap
+    grouping: Grouping
+
+
+def switches_of(chunk: WatchedChunk, failed: Callable[[Exception], None]) -> Switches:
+    """Return those of a chunk in Megatron's DistributedDataParallel, as they stand.
+
+    Args:
+        chunk: the watched chunk.
+        failed: called with a fault that happens while the training loop runs.
+    """
+    ddp = chunk.chunk.module
+    return Switches(chunk, GradientOverlap(ddp), ParameterOverlap(ddp, failed), Grouping(ddp))
+
+
+def is_tunable(chunk: WatchedChunk) -> bool:
+    """Whether it is in the wrapper, of a release, whose settings are known here."""
+    ddp = chunk.chunk.module
+    return chunk.chunk.wrapper is Wrapper.DDP and all(hasattr(ddp, name) for name in _NEEDED)
+
+
+_NEEDED = (
+    "ddp_config",
+    "bucket_groups",
+    "expert_parallel_bucket_groups",
+    "param_to_bucket_group",
+    "remove_forward_pre_hook_handles",
+    "enable_forward_pre_hook",
+    "disable_forward_pre_hook",
+    "finish_grad_sync",
 )
-_OF_MODEL = (
-    "tensor_model_parallel_size",
-    "sequence_parallel",
-    "tp_comm_overlap",
-    "pipeline_model_parallel_size",
-    "virtual_pipeline_model_parallel_size",
-    "overlap_p2p_comm",
-    "batch_p2p_comm",
-    "context_parallel_size",
-    "cp_comm_type",
-    "expert_model_parallel_size",
-    "moe_token_dispatcher_type",
-    "moe_flex_dispatcher_backend",
-    "moe_enable_deepep",
-    "overlap_moe_expert_parallel_comm",
-    "moe_shared_expert_overlap",
-    "defer_embedding_wgrad_compute",
-    "gradient_accumulation_fusion",
-    "recompute_granularity",
-    "cuda_graph_impl",
-    "cuda_graph_scope",
-    "enable_cuda_graph",
-)
 
 
-def facts(chunks: Sequence[Chunk]) -> dict[str, str]:
-    """Return what is to be told of these chunks; {} of none."""
-    if not chunks:
-        return {}
-    first = chunks[0].module
-    told: dict[str, str] = {"version": _version(), "wrapper": chunks[0].wrapper.value}
-    for source, names in (
-        (getattr(first, "ddp_config", None), _OF_DATA_PARALLEL),
-        (getattr(first, "config", None), _OF_MODEL),
-    ):
-        told |= {
-            n: _word(getattr(source, n)) for n in names if getattr(source, n, None) is not None
-        }
-    told |= _bucket_sizes(chunks)
-    return {PREFIX + name: value for name, value in told.items() if value}
+def megatron_knobs(chunks: Sequence[WatchedChunk], switches: Sequence[Switches]) -> dict[str, Knob]:
+    """Return the knobs of these chunks, by name.
+
+    Args:
+        chunks: all that are watched.
+        switches: of the tunable ones among them.
+    """
+    never = _never(chunks)
+    knobs: tuple[Knob, ...] = (
+        OverlapKnob(
+            "overlap_grad_reduce",
+            [one.gradients for one in switches],
+            never,
+            "Megatron then makes one bucket of all gradients, and its loop does not keep those of earlier "
+            "microbatches from being sent",
+        ),
+        OverlapKnob(
+            "overlap_param_gather",
+            [one.parameters for one in switches],
+            never or _no_parameters(switches),
+            "Megatron then puts no forward pre-hooks in, and its loop does not gather parameters ahead of a "
+            "checkpoint",
+        ),
+        MergeKnob(switches, never or _no_merging(switches)),
+    )
+    return {knob.name: knob for knob in knobs}
 
 
-def _version() -> str:
-    package = sys.modules.get("megatron.core") or sys.modules.get("megatron_fsdp")
-    return str(getattr(package, "__version__", ""))
+class _Switch(Protocol):
+    on: bool
+    built_on: bool
+
+    def switch(self, on: bool) -> None: ...  # noqa: FBT001 - it is what is switched
 
 
-def _word(value: Any) -> str:
-    if isinstance(value, bool):
+class OverlapKnob:
+    """`overlap_grad_reduce` or `overlap_param_gather`: on or off.
+
+    Args:
+        name: Megatron's.
+        switches: one a chunk.
+        refusal: why it cannot be changed in this job, "" when it can.
+        without: what a job that was started without it lacks.
+    """
+
+    warm_up = 2
+
+    def __init__(
+        self,
+        name: str,
+        switches: Sequence[_Switch],
+        refusal: str,
+        without: str,
+    ) -> None:
+        self.name = name
+        self.results = f"{name}: {_SAME_BITS}"
+        self._switches = switches
+        self._refusal, self._without = refusal, without
+        self._before = [one.on for one in switches]
+
+    def check(self, value: Any) -> None:
+        """True or False; True only where the job was started with it."""
+        if not isinstance(value, bool):
+            raise ConfigurationError(f"{self.name}={value!r}: it is True or False")
+        _refuse(self.name, self._refusal)
+        if value and not all(one.built_on for one in self._switches):
+            raise ConfigurationError(
+                f"{self.name} cannot be switched on in a job that was started without it: {self._without}; start with "
+                "it on, and a sweep can switch it off"
+            )
+
+    def title(self, value: Any) -> str:
+        """Write the choice."""
         return "on" if value else "off"
-    if isinstance(value, (list, tuple)):
-        return ", ".join(str(getattr(one, "name", one)) for one in value)
-    return str(getattr(value, "name", value))
+
+    def apply(self, value: Any) -> None:
+        """Switch all chunks."""
+        self._turn([value] * len(self._switches))
+
+    def restore(self) -> None:
+        """Switch each chunk back."""
+        self._turn(self._before)
+
+    def _turn(self, wanted: Sequence[bool]) -> None:
+        old = [one.on for one in self._switches]
+        try:
+            for one, on in zip(self._switches, wanted, strict=True):
+                one.switch(on)
+        except Exception:
+            for one, on in zip(self._switches, old, strict=True):
+                one.switch(on)
+            raise
 
 
-def _bucket_sizes(chunks: Sequence[Chunk]) -> dict[str, str]:
-    """Return the limit that was given, the one in force, and the bucket groups that came of it."""
-    told: dict[str, str] = {}
-    config = getattr(chunks[0].module, "ddp_config", None)
-    if config is not None and hasattr(config, "bucket_size"):
-        given = config.bucket_size
-        told["bucket_size"] = "none" if given is None else str(given)
-        if given is not None and type(given) is not int:
-            told["bucket_size type"] = type(given).__name__
+class MergeKnob:
+    """How many neighbouring bucket groups are sent as one; 1 for the groups that Megatron has built."""
+
+    name = "merge_bucket_groups"
+    warm_up = 2
+    results = (
+        "merge_bucket_groups: a change keeps the mathematics; with more than two ranks the order in which values are "
+        "added, and so the last bits, may differ"
+    )
+
+    def __init__(self, switches: Sequence[Switches], refusal: str) -> None:
+        self._switches = switches
+        self._refusal = refusal
+        self._before = [one.grouping.together for one in switches]
+
+    def check(self, value: Any) -> None:
+        """A positive number of groups."""
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise ConfigurationError(
+                f"{self.name}={value!r}: it is how many neighbouring bucket groups are sent as one, 1 or more"
+            )
+        _refuse(self.name, self._refusal)
+
+    def title(self, value: Any) -> str:
+        """Write a number of groups."""
+        return "as built" if value == 1 else f"{value} as one"
+
+    def apply(self, value: Any) -> None:
+        """Merge the groups of all chunks."""
+        self._turn([value] * len(self._switches))
+
+    def restore(self) -> None:
+        """Give each chunk its groups back."""
+        self._turn(self._before)
+
+    def _turn(self, wanted: Sequence[int]) -> None:
+        old = [one.grouping.together for one in self._switches]
+        try:
+            for one, together in zip(self._switches, wanted, strict=True):
+                one.grouping.set(together)
+        except Exception:
+            for one, together in zip(self._switches, old, strict=True):
+                one.grouping.set(together)
+            raise
+        finally:
+            for one in self._switches:
+                one.chunk.follow_groups()
+
+
+# -- what cannot be changed --------------------------------------------------------------------
+
+
+def _refuse(name: str, because: str) -> None:
+    if because:
+        raise ConfigurationError(f"{name} cannot be changed in this running job: {because}")
+
+
+def _option(switches: Sequence[Switches], name: str) -> Any:
+    """Return an option of the wrappers or of the models, of the first chunk that has it set."""
+    for one in switches:
+        ddp = one.chunk.chunk.module
+        for source in (ddp.ddp_config, getattr(ddp, "config", None), ddp):
+            if value := getattr(source, name, None):
+                return value
+    return None
+
+
+def _never(chunks: Sequence[WatchedChunk]) -> str:
+    """Return why nothing at all can be changed, or ""."""
     for chunk in chunks:
-        groups = chunk.bucket_groups
-        if not groups:
-            continue
-        where = f" of chunk {chunk.number}" if len(chunks) > 1 else ""
-        limit = getattr(chunk.module, "bucket_size", None)
-        told[f"bucket_size in force{where}"] = "none" if limit is None else str(int(limit))
-        told[f"bucket groups{where}"] = str(len(groups))
-        told[f"bucket elements{where}"] = _joined(_elements(group) for group in groups)
-        told[f"bucket bytes{where}"] = _joined(_bytes(group) for group in groups)
-        stage = _pipeline_rank(chunk.module)
-        if stage is not None:
-            told["pipeline rank"] = str(stage)
-    return told
+        if chunk.chunk.wrapper is not Wrapper.DDP:
+            return (
+                f"the model is wrapped by {chunk.chunk.wrapper.value}, which decides when it is built what is sent "
+                "when"
+            )
+        if not is_tunable(chunk):
+            return "this release of Megatron keeps its bucket groups elsewhere (0.10 or newer is needed)"
+    graphs = {str(getattr(c.chunk.module.config, "cuda_graph_impl", None)) for c in chunks} | {
+        str(getattr(c.chunk.module.config, "cuda_graph_scope", None)) for c in chunks
+    }
+    if any("full_iteration" in text for text in graphs):
+        return "a step is one CUDA graph, which is replayed as it was captured"
+    return ""
 
 
-_FEW = 64
-"""Bucket groups told one by one."""
+def _no_parameters(switches: Sequence[Switches]) -> str:
+    """Return why the overlap of parameters cannot be changed, or ""."""
+    if not _option(switches, "use_distributed_optimizer"):
+        return "parameters are gathered by the distributed optimizer only, which is not in use"
+    if _option(switches, "overlap_param_gather_with_optimizer_step"):
+        return "overlap_param_gather_with_optimizer_step has split the optimizer in two for it"
+    if _option(switches, "reuse_grad_buf_for_mxfp8_param_ag"):
+        return (
+            "parameters share their buffers with gradients (reuse_grad_buf_for_mxfp8_param_ag), and when they are "
+            "copied there depends on it"
+        )
+    graphs = _option(switches, "cuda_graph_impl")
+    if graphs not in {None, "none"} or any(
+        _option(switches, name) for name in ("enable_cuda_graph", "external_cuda_graph")
+    ):
+        return "CUDA graphs hold the forward pre-hooks as they were when they were captured"
+    return ""
 
 
-def _joined(numbers: Iterable[int]) -> str:
-    every = [str(number) for number in numbers]
-    return " ".join(every[:_FEW]) + (" ..." if len(every) > _FEW else "")
-
-
-def _elements(group: Any) -> int:
-    return sum(bucket.grad_data.numel() for bucket in group.buckets)
-
-
-def _bytes(group: Any) -> int:
-    return sum(b.grad_data.numel() * b.grad_data.element_size() for b in group.buckets)
-
-
-def _pipeline_rank(module: Any) -> int | None:
-    """Return this rank's place in the pipeline, where Megatron says it."""
-    group: Any = getattr(module, "pp_group", None)
-    if isinstance(group, list):
-        group = group[0] if group else None
-    if group is not None:
-        return int(group.rank())
-    state = sys.modules.get("megatron.core.parallel_state")
-    tell = getattr(state, "get_pipeline_model_parallel_rank", None)
-    return int(tell()) if tell is not None else None
+def _no_merging(switches: Sequence[Switches]) -> str:
+    """Return why bucket groups cannot be merged, or ""."""
+    if (_option(switches, "num_distributed_optimizer_instances") or 1) > 1:
+        return "several optimizer instances give each bucket group a stream of its own"
+    if _option(switches, "reduce_scatter_with_fp32_accumulation"):
+        return "reduce_scatter_with_fp32_accumulation takes one bucket at a time"
+    if _option(switches, "overlap_param_gather") and not _option(
+        switches, "use_distributed_optimizer"
+    ):
+        return "the layer-wise optimizer gathers by the bucket groups as they were built"
+    unknown = sorted({name for one in switches for name in one.grouping.unknown_parts()})
+    if unknown:
+        return f"bucket groups of this release of Megatron have parts that are not known: {', '.join(unknown)}"
+    pipeline = _option(switches, "pipeline_model_parallel_size") or 1
+    if pipeline == 1 and all(one.grouping.most == 1 for one in switches):
+        return "there is one bucket group, so there is nothing to merge; a smaller bucket_size makes more"
+    return ""

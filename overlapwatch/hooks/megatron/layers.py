@@ -39,6 +39,11 @@ COMMUNICATING = frozenset(
         "TELayerNormColumnParallelLinear",
         "TEDotProductAttention",
         "DotProductAttention",
+        "MultiLatentAttention",
+        "DSAttention",
+        "DSAIndexer",
+        "MambaMixer",
+        "GatedDeltaNet",
     }
 )
 """Classes, by name, whose modules launch collectives of their own."""
@@ -85,7 +90,7 @@ class Layers:
             self._handles += [
                 module.register_forward_pre_hook(functools.partial(self._before, claim)),
                 module.register_forward_hook(
-                    functools.partial(self._after, claim), always_call=True
+                    functools.partial(self._after, claim), always_call=True, with_kwargs=True
                 ),
             ]
 
@@ -108,13 +113,13 @@ class Layers:
                 recorder.guard.trip("forward hook of a layer", error)
 
     @not_compiled
-    def _after(self, claim: Claim, _module: Any, args: Any, output: Any) -> None:
+    def _after(self, claim: Claim, _module: Any, args: Any, options: Any, output: Any) -> None:
         recorder = self._recorder
         try:
             self._owners.pop(claim)
             if recorder.recording and torch.is_grad_enabled():
                 outputs = output if isinstance(output, tuple) else (output,)
-                self._owners.tag(claim, outputs, args)
+                self._owners.tag(claim, outputs, (*args, *options.values()))
         except Exception as error:  # noqa: BLE001
             recorder.guard.trip("forward hook of a layer", error)
 

@@ -18,11 +18,11 @@ from typing import Any
 import torch
 
 from overlapwatch.hooks.recorder import Recorder
-from overlapwatch.vocabulary import CollectiveKind
+from overlapwatch.vocabulary import CollectiveKind, Phase
 
 _TAG = "overlapwatch"
-_NODES = 64
-"""More nodes than one of the tagged modules makes outside its own submodules."""
+_NODES = 256
+"""More nodes than one of the tagged modules makes; a Mamba mixer, the longest, makes about a hundred."""
 
 _PythonNode = torch.autograd.function.BackwardCFunction
 _task = torch._C._current_graph_task_id  # noqa: SLF001 - whether, and in which backward, this thread is
@@ -93,15 +93,31 @@ class _Stack(threading.local):
 
 
 class Owners:
-    """The stack of claims of each thread, and the tags."""
+    """The stack of claims of each thread, and the tags.
 
-    def __init__(self) -> None:
+    Args:
+        recorder: whose phase is that of the collectives.
+
+    Attributes:
+        of_backward: claims what nobody else does in a backward. For a wrapper that sends before its backward is seen to
+            begin (Megatron-FSDP gathers as the first gradient arrives): what it sends then is backward's.
+    """
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
         self._stack = _Stack()
+        self.of_backward: Claim | None = None
 
     def claim(self, kind: CollectiveKind, group: Any, first: Any) -> Claim | None:  # noqa: ARG002 - the tap's
         """Return whose collective the one that is being recorded is; None when nobody knows."""
         owner = self.current
-        return None if owner is None else owner.meet(kind, first)
+        if owner is not None:
+            return owner.meet(kind, first)
+        if self.of_backward is None or not in_backward():
+            return None
+        if self._recorder.phase == Phase.OTHER:
+            self._recorder.phase = Phase.BACKWARD
+        return self.of_backward
 
     @property
     def current(self) -> Claim | None:
@@ -141,9 +157,11 @@ class Owners:
         self._stack.claims.clear()
 
     def tag(self, claim: Claim, outputs: Iterable[Any], inputs: Iterable[Any]) -> None:
-        """Tag the autograd nodes that made `outputs` out of `inputs`, up to those that are tagged already."""
-        seen = {id(node) for node in _nodes_of(inputs)}
-        waiting = list(_nodes_of(outputs))
+        """Tag the autograd nodes that made `outputs` out of `inputs`, except those that a module in it has tagged."""
+        # Held until the end: an id is a node's only as long as its object lives.
+        met = _nodes_of(inputs)
+        seen = {id(node) for node in met}
+        waiting = _nodes_of(outputs)
         for _ in range(_NODES):
             if not waiting:
                 return
@@ -151,11 +169,9 @@ class Owners:
             if id(node) in seen:
                 continue
             seen.add(id(node))
+            met.append(node)
             if isinstance(node, _PythonNode):  # nothing else communicates in its backward
-                metadata = node.metadata
-                if _TAG in metadata:
-                    continue
-                metadata[_TAG] = claim
+                node.metadata.setdefault(_TAG, claim)
             waiting.extend(before for before, _ in node.next_functions if before is not None)
 
 

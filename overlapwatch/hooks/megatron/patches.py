@@ -53,6 +53,10 @@ class Patches:
     def __init__(self) -> None:
         self._all: list[Patch] = []
 
+    def __bool__(self) -> bool:
+        """Whether any is in place."""
+        return bool(self._all)
+
     def add(self, owner: Any, name: str, wrap: Callable[[Any], Any]) -> bool:
         """Replace one attribute; return whether it was there."""
         if owner is None:
