@@ -17,6 +17,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 import overlapwatch
+from overlapwatch.commands import main
 
 
 class Net(nn.Module):
@@ -49,11 +50,21 @@ def sharded():
     return {"model": model, "watch": overlapwatch.watch(model, sinks=("none",))}
 
 
+def tables():
+    model = wrapped()["model"]
+    watch = overlapwatch.watch(model, log_dir="runs/exported", sinks=("none",))
+    train(model)
+    watch.close()
+    assert main(["export", "runs/exported", "--to", "parquet", "--output", "tables"]) == 0
+    return {}
+
+
 GIVEN = {
     "": dict,
     "a model that is not wrapped": lambda: {"net": (net := Net()), "model": net},
     "a DDP model": wrapped,
     "a watched DDP model": watched,
+    "exported tables": tables,
     "a watched FSDP2 model": sharded,
 }
 
@@ -89,7 +100,7 @@ def become_of(block):
     return "ok"
 
 
-def main() -> None:
+def all_blocks() -> None:
     os.chdir(sys.argv[1])
     chosen = json.loads(Path("blocks.json").read_text())
     dist.init_process_group("gloo")
@@ -98,4 +109,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    all_blocks()

@@ -14,7 +14,7 @@ from tests.docs.blocks import ROOT, blocks, commands
 
 LANGUAGES = {"sh", "python", "text", "json", "yaml", "html", "promql"}
 LOOKS_RUNNABLE = re.compile(
-    r"^(overlapwatch |python |pip |torchrun |scripts/|import |from \w+ import )", re.MULTILINE
+    r"^(overlapwatch \w+ \S|python |pip |torchrun |scripts/|import |from \w+ import )", re.MULTILINE
 )
 STORIES = sorted({block.page for block in blocks() if block.said and block.said[0] == "file"})
 SHELL = [block for block in blocks() if block.language == "sh" and block.page not in STORIES]
