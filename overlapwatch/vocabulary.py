@@ -202,6 +202,9 @@ PAYLOAD = np.dtype(
 )
 """One call of the communication library as a profile recorded it: an NCCL API range, a `record_param_comms`."""
 
+SWEPT = "sweep: "
+"""How a note in a log begins that tells which setting a sweep brought into force."""
+
 GRADIENT_READY = np.dtype(
     [
         ("step", "<u4"),

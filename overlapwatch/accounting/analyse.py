@@ -241,7 +241,7 @@ def analyse(
     launched = _launched(tl, lanes)
     sent = messages(launched, tl.groups)
     exchanged = layer_table(launched, lanes, tl, _in_window(chosen))
-    options = configured(recording.about, tl, launched, lanes, rows["flags"])
+    options = configured(recording.about, tl, launched, lanes, rows["flags"], recording.notes)
     sites = call_sites(launched, lanes, tl.names)
     payloads = payloads_of(tl, lanes, whole=selection.whole)
     calls = calls_of(payloads, launched)

@@ -10,10 +10,11 @@ nothing, or little, could be hidden. Where none is found the verdict says only w
     overlap_grad_reduce on, bucket_size 40,000,000, model of 43,072 elements       hidden 0 %      one bucket holds all
     overlap_grad_reduce on, pipeline rank 1                                        hidden 0 %      one bucket, by design
 
-Only Megatron-Core tells its options so far. It does not know whether an option that is off would help.
+Only Megatron-Core tells its options so far, as they were when the watch began: what a sweep changed since is not
+judged. It does not know whether an option that is off would help.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +24,7 @@ from numpy.typing import NDArray
 from overlapwatch.accounting.lanes import Lanes
 from overlapwatch.timeline.intervals import intersect, total, union
 from overlapwatch.timeline.model import Timeline, Unknown
-from overlapwatch.vocabulary import CollectiveKind, NameKind, Phase, StepFlag
+from overlapwatch.vocabulary import SWEPT, CollectiveKind, NameKind, Phase, StepFlag
 
 PREFIX = "megatron "
 CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
@@ -155,6 +156,7 @@ def configured(
     launched: NDArray[np.void],
     lanes: Lanes,
     flags: NDArray[np.uint32],
+    notes: Sequence[str] = (),
 ) -> Configured | None:
     """Return what was configured and what came of it; None where no framework told its options.
 
@@ -164,6 +166,7 @@ def configured(
         launched: RECORD rows of the window's collectives, each once, with and without a span.
         lanes: the window's lanes.
         flags: StepFlag of all selected steps.
+        notes: sentences of the input, among them those of a sweep.
 
     """
     told = {name[len(PREFIX) :]: v for name, v in about.items() if name.startswith(PREFIX)}
@@ -181,6 +184,7 @@ def configured(
         and not name.startswith("bucket")
         and _matters(name, facts)
     ]
+    swept = _swept(notes)
     version = f" {told['version']}" if told.get("version") else ""
     return Configured(
         framework=f"Megatron-Core{version}, {told.get('wrapper', 'wrapper not known')}",
@@ -188,9 +192,27 @@ def configured(
         switched_on=switched_on,
         values=tuple(values),
         buckets=tuple(_bucket_sentences(facts)),
-        verdicts=tuple(_verdicts(facts, tl, launched, lanes)),
+        verdicts=tuple(
+            one for one in _verdicts(facts, tl, launched, lanes) if one.option not in swept
+        ),
         by_design=tuple(_by_design(facts, flags)),
-        unknown=tuple(_out_of_sight(facts)),
+        unknown=(*_out_of_sight(facts), *(_changed(option) for option in sorted(swept))),
+    )
+
+
+_SWEEPABLE = ("merge_bucket_groups", "overlap_grad_reduce", "overlap_param_gather")
+
+
+def _swept(notes: Sequence[str]) -> set[str]:
+    """Return the options that a sweep changed in this run, as its notes tell."""
+    text = " ".join(note for note in notes if note.startswith(SWEPT))
+    return {option for option in _SWEEPABLE if option in text}
+
+
+def _changed(option: str) -> Unknown:
+    return Unknown(
+        f"what came of {option}",
+        "a sweep changed it in this run; what is listed was in force when the watch began",
     )
 
 

@@ -35,7 +35,7 @@ from overlapwatch.compare.statistics import statistics_library
 from overlapwatch.errors import ConfigurationError
 from overlapwatch.hooks.knobs import Knob
 from overlapwatch.hooks.recorder import Recorder, log
-from overlapwatch.vocabulary import StepFlag
+from overlapwatch.vocabulary import SWEPT, StepFlag
 from overlapwatch.watching.sweep_agreement import Agreement, Decision, NoSweepError
 
 PATIENCE_S = 120.0
@@ -268,7 +268,7 @@ class Sweep:
             return False
         self._set(self._arms[self._current], self._arms[arm])
         self._current = arm
-        self._host.note(f"sweep: {self.names[arm]} from step {step} on")
+        self._host.note(f"{SWEPT}{self.names[arm]} from step {step} on")
         return True
 
     def _set(self, before: Arm, after: Arm) -> None:
@@ -357,7 +357,7 @@ class Sweep:
         self.because = because
         self.state = State.DONE
         kept = self.names[self._current]
-        self._host.note(f"sweep: over{', ' + because if because else ''}; {kept} is in force")
+        self._host.note(f"{SWEPT}over{', ' + because if because else ''}; {kept} is in force")
         if self._host.rank == 0:
             self._host.say([self.table(), f"in force: {kept}"])
             if because:

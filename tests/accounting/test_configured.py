@@ -42,13 +42,14 @@ def timeline(sends, device: str = "cuda:0 H100") -> Timeline:
     )
 
 
-def told(tl: Timeline, about, flags=(0,)) -> Configured:
+def told(tl: Timeline, about, flags=(0,), notes=()) -> Configured:
     found = configured(
         about,
         tl,
         tl.communication,
         lanes_of(tl, capture_window(tl)),
         np.array(flags, np.uint32),
+        notes,
     )
     assert found is not None
     return found
@@ -197,3 +198,13 @@ def test_blind_spots_are_declared(facts, what):
     assert len(found.unknown) == 1
     assert what in found.unknown[0].what
     assert told(timeline([bucket(2, 4)]), DDP).unknown == ()
+
+
+def test_what_a_sweep_changed_is_not_judged():
+    tl = timeline([bucket(8, 10, ready=6)])
+    assert [one.option for one in told(tl, DDP).verdicts] == ["overlap_grad_reduce"]
+    notes = ("sweep: overlap_grad_reduce=False from step 12 on", "a torn tail")
+    swept = told(tl, DDP, notes=notes)
+    assert swept.verdicts == ()
+    assert [one.what for one in swept.unknown] == ["what came of overlap_grad_reduce"]
+    assert told(tl, DDP, notes=("overlap_grad_reduce was left out",)).verdicts
