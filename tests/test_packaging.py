@@ -87,7 +87,9 @@ def test_the_wheel_is_typed_licensed_and_complete(wheel):
     names = set(wheel.namelist())
     assert "overlapwatch/py.typed" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
-    assert any(name.endswith("licenses/overlapwatch/reports/html/assets/uPlot.LICENSE") for name in names)
+    assert any(
+        name.endswith("licenses/overlapwatch/reports/html/assets/uPlot.LICENSE") for name in names
+    )
     assets = {str(p.relative_to(ROOT)) for p in (ROOT / "overlapwatch").rglob("assets/*")}
     assert len(assets) > 10
     assert assets <= names
