@@ -107,7 +107,7 @@ def test_the_wheel_forces_torch_on_nobody(wheel):
 
 
 def test_scripts_that_the_readme_names_exist_and_can_be_run():
-    scripts = set(re.findall(r"\b(?:scripts|\.ci)/\w+\b", README))
+    scripts = set(re.findall(r"\b(?:scripts|\.ci)/\w+(?:\.py)?\b", README))
     assert {"scripts/demo", "scripts/test"} <= scripts
     for script in scripts:
         assert os.access(ROOT / script, os.X_OK), script
