@@ -22,9 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from overlapwatch.accounting.lanes import Lanes
+from overlapwatch.accounting.swept import not_judged, swept
 from overlapwatch.timeline.intervals import intersect, total, union
 from overlapwatch.timeline.model import Timeline, Unknown
-from overlapwatch.vocabulary import SWEPT, CollectiveKind, NameKind, Phase, StepFlag
+from overlapwatch.vocabulary import CollectiveKind, NameKind, Phase, StepFlag
 
 PREFIX = "megatron "
 CONNECTIONS = "CUDA_DEVICE_MAX_CONNECTIONS"
@@ -184,7 +185,7 @@ def configured(
         and not name.startswith("bucket")
         and _matters(name, facts)
     ]
-    swept = _swept(notes)
+    changed = swept(notes)
     version = f" {told['version']}" if told.get("version") else ""
     return Configured(
         framework=f"Megatron-Core{version}, {told.get('wrapper', 'wrapper not known')}",
@@ -193,26 +194,10 @@ def configured(
         values=tuple(values),
         buckets=tuple(_bucket_sentences(facts)),
         verdicts=tuple(
-            one for one in _verdicts(facts, tl, launched, lanes) if one.option not in swept
+            one for one in _verdicts(facts, tl, launched, lanes) if one.option not in changed
         ),
         by_design=tuple(_by_design(facts, flags)),
-        unknown=(*_out_of_sight(facts), *(_changed(option) for option in sorted(swept))),
-    )
-
-
-_SWEEPABLE = ("merge_bucket_groups", "overlap_grad_reduce", "overlap_param_gather")
-
-
-def _swept(notes: Sequence[str]) -> set[str]:
-    """Return the options that a sweep changed in this run, as its notes tell."""
-    text = " ".join(note for note in notes if note.startswith(SWEPT))
-    return {option for option in _SWEEPABLE if option in text}
-
-
-def _changed(option: str) -> Unknown:
-    return Unknown(
-        f"what came of {option}",
-        "a sweep changed it in this run; what is listed was in force when the watch began",
+        unknown=(*_out_of_sight(facts), *not_judged(changed)),
     )
 
 
