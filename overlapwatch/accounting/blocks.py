@@ -159,7 +159,9 @@ class Drawing:
         """Return the collectives that reach into `[low, high)`, and those of the step, by where they are placed."""
         first = np.searchsorted(self._reached, low, side="right")
         behind = np.searchsorted(self._at, high, side="left", sorter=self._by_time)
-        near = self._by_time[first:behind]
+        near = (
+            self._by_time[first:behind] if low < high else self._by_time[:0]
+        )  # no moment, nothing in it
         rows = near[(self._at[near] != 0) & (self._last[near] > low)]
         if step is not None:
             numbers = self._tl.communication["step"]

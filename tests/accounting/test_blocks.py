@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from overlapwatch.accounting import blocks
@@ -116,6 +116,7 @@ times = st.integers(0, 12)
     times,
     st.integers(1, 4),
 )
+@example([(0, 1, 3, 1)], 2, 0, 2)  # a stretch without a moment, inside a collective
 def test_which_collectives_are_drawn(rows, low, length, step):
     """Those of the step, and those of which a moment lies in the stretch."""
     array = np.zeros(len(rows), RECORD)
