@@ -9,7 +9,6 @@ import functools
 import importlib.util
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +17,7 @@ import pytest
 from tests.support import jobs
 from tests.support.megatron_releases import RELEASES, where
 from tests.support.megatron_training import LAYOUTS
+from tests.support.told_by_ranks import Ranks, Told
 
 pytestmark = [
     pytest.mark.e2e,
@@ -29,22 +29,6 @@ pytestmark = [
 JOB = Path(__file__).with_name("megatron_job.py")
 OTHERS = ("dp-distopt", "dp-no-overlap", "tp-sp")
 """Layouts that every release can run without a GPU, and that use most of what differs between them."""
-Told = dict[str, Any]
-
-
-class Ranks:
-    """What each rank told, by name; whatever went wrong fails the tests of that name only, and the job runs once."""
-
-    def __init__(self, found: Mapping[str, list[Told]], ended: Sequence[jobs.RankResult]) -> None:
-        self._found, self._ended = found, ended
-
-    def __getitem__(self, name: str) -> list[Told]:
-        ranks = self._found.get(name, [])
-        for rank in ranks:
-            assert "raised" not in rank, rank["raised"]
-        assert len(ranks) == 2, "".join(rank.stderr for rank in self._ended)
-        assert [rank.returncode for rank in self._ended] == [0, 0]
-        return ranks
 
 
 @functools.cache

@@ -7,7 +7,7 @@ told: what Megatron had in force in each step, and which collectives each step s
 import functools
 import importlib.util
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import pytest
 
 from tests.support import jobs
 from tests.support.megatron_releases import where
+from tests.support.told_by_ranks import Ranks, Told
 
 pytestmark = [
     pytest.mark.e2e,
@@ -26,22 +27,6 @@ pytestmark = [
 JOB = Path(__file__).with_name("megatron_sweep_job.py")
 CASES = ("everything", "evaluates", "aligned", "breaks", "experts")
 REFUSED = ("dp", "dp-no-overlap")
-Told = dict[str, Any]
-
-
-class Ranks:
-    """What each rank told, by name; whatever went wrong fails the tests of that name only, and the job runs once."""
-
-    def __init__(self, found: Mapping[str, list[Told]], ended: Sequence[jobs.RankResult]) -> None:
-        self._found, self._ended = found, ended
-
-    def __getitem__(self, name: str) -> list[Told]:
-        ranks = self._found.get(name, [])
-        for rank in ranks:
-            assert "raised" not in rank, rank["raised"]
-        assert len(ranks) == 2, "".join(rank.stderr for rank in self._ended)
-        assert [rank.returncode for rank in self._ended] == [0, 0]
-        return ranks
 
 
 @functools.cache
